@@ -1,0 +1,228 @@
+"""Many steps in one dispatch, with the data on the device.
+
+The batch at step i is a pure function of (seed, i): epoch e visits the examples in the
+order of a stateless shuffle seeded by (seed, e); step i takes the examples at positions
+i·B to i·B + B - 1 of the epochs laid end to end. A batch may thus begin in one epoch and
+end in the next; every example is visited exactly once per epoch.
+"""
+
+import tensorflow as tf
+
+from prunetrain.core import steps
+
+
+def make_train_loop(
+    pruned,
+    optimizer,
+    loss_fn,
+    x,
+    y,
+    batch_size,
+    seed=0,
+    compile="auto",
+    mask_interval=1,
+):
+    """Builds the compiled training loop over data that stays on the device.
+
+    Args:
+        pruned: `PrunedModel`.
+        optimizer: any Keras 3 optimizer; it is built here if it is not yet.
+        loss_fn: `(y, outputs) -> loss`, a scalar or one value per example.
+        x: array of examples `[examples, …]`, copied to the device once.
+        y: array of labels `[examples, …]`.
+        batch_size: examples per step, at most as many as there are.
+        seed: integer that the order of the data follows from.
+        compile: "xla" (everything), "hybrid" (only the update), "graph" (nothing) or
+            "auto" (see `steps.pick_mode`).
+        mask_interval: steps between two multiplications of kernels by masks. They are
+            always applied before a call returns.
+
+    Returns:
+        A `TrainLoop`: call it with `(first_step, num_steps)`, get the mean loss.
+
+    Raises:
+        TypeError, ValueError: see `PrunedModel.attach_optimizer`; or an argument is out
+            of range.
+    """
+    return TrainLoop(
+        pruned, optimizer, loss_fn, x, y, batch_size, seed, compile, mask_interval
+    )
+
+
+def make_eval_loop(pruned, loss_fn, x, y, batch_size=1000, compile="auto"):
+    """Builds the compiled evaluation over data that stays on the device.
+
+    Args:
+        pruned: `PrunedModel` whose outputs are class scores `[batch, classes]`.
+        loss_fn: as for `make_train_loop`; regularisers are not part of it.
+        x, y: arrays of all examples; the last batch may be smaller.
+        batch_size: examples per forward pass.
+        compile: as for `make_train_loop`.
+
+    Returns:
+        A `tf.function` `() -> (mean loss, accuracy)`, float32 scalars, weighted by
+        example.
+    """
+    x, y = _on_device(x, y)
+    num_examples = x.shape[0]
+    num_full, rest = divmod(num_examples, batch_size)
+
+    def evaluate():
+        pruned.apply_masks()
+        loss, correct = tf.constant(0.0), tf.constant(0)
+        for index in tf.range(num_full):
+            part = slice(index * batch_size, (index + 1) * batch_size)
+            batch = (_rows(x, part.start, batch_size), _rows(y, part.start, batch_size))
+            batch_loss, hits, _ = steps.evaluate_batch(pruned, loss_fn, *batch)
+            loss, correct = loss + batch_loss, correct + hits
+        if rest:
+            batch_loss, hits, _ = steps.evaluate_batch(
+                pruned, loss_fn, x[-rest:], y[-rest:]
+            )
+            loss, correct = loss + batch_loss, correct + hits
+        return loss / num_examples, tf.cast(correct, tf.float32) / num_examples
+
+    return steps.compiled(steps.pick_mode(compile, pruned.model), evaluate)
+
+
+class TrainLoop:
+    """Callable `(first_step, num_steps) -> mean loss`; see `make_train_loop`.
+
+    Attributes:
+        mode: "xla", "hybrid" or "graph", as picked.
+        seed: int64 `tf.Variable`; assign to it to draw another order of the data
+            without a retrace.
+    """
+
+    def __init__(
+        self, pruned, optimizer, loss_fn, x, y, batch_size, seed, compile, mask_interval
+    ):
+        steps.check_interval(mask_interval)
+        self.mode = steps.pick_mode(compile, pruned.model)
+        # Before tracing: a tf.function may not create the optimizer's variables.
+        pruned.attach_optimizer(optimizer)
+        self._pruned, self._optimizer = pruned, optimizer
+        self._x, self._y = _on_device(x, y)
+        self._num_examples = self._x.shape[0]
+        _check_batch_size(batch_size, self._num_examples)
+        self._batch_size = batch_size
+        self.seed = tf.Variable(seed, dtype=tf.int64, trainable=False)
+        # The shuffles of the epoch in hand and of the next one, end to end, and which
+        # (seed, epoch) they belong to. A cache: it never changes what a step sees.
+        self._order = tf.Variable(
+            tf.zeros([2 * self._num_examples], tf.int32), trainable=False
+        )
+        self._order_key = tf.Variable(
+            tf.constant([0, -1], tf.int64), trainable=False
+        )
+        self._step = steps.step_function(
+            pruned, optimizer, loss_fn, mask_interval, self.mode
+        )
+        self._run = steps.compiled(self.mode, self._run_steps)
+
+    @property
+    def num_traces(self):
+        """How often the loop has been traced: 1 after any number of calls."""
+        return self._run.experimental_get_tracing_count()
+
+    def __call__(self, first_step, num_steps):
+        """Runs steps `first_step` to `first_step + num_steps - 1` in one dispatch.
+
+        Returns:
+            Their mean loss, a float32 scalar on the device.
+
+        Raises:
+            ValueError: `num_steps` is less than 1 or `first_step` negative.
+        """
+        for name, value, low in (
+            ("first_step", first_step, 0), ("num_steps", num_steps, 1)
+        ):
+            if not tf.is_tensor(value) and value < low:
+                raise ValueError(
+                    f"`{name}` must be at least {low}. Received: {name}={value}"
+                )
+        # As tensors: a Python number would retrace at every new value.
+        return self._run(
+            tf.cast(first_step, tf.int64), tf.cast(num_steps, tf.int64)
+        )
+
+    def _run_steps(self, first_step, num_steps):
+        step, end, total = first_step, first_step + num_steps, tf.constant(0.0)
+        while step < end:
+            epoch = step * self._batch_size // self._num_examples
+            self._shuffle(epoch)
+            start = epoch * self._num_examples
+            # The first step of the next epoch: ceil((epoch + 1) · examples / B).
+            turn = -(-(start + self._num_examples) // self._batch_size)
+            pause = tf.minimum(end, turn)
+            while step < pause:
+                total += self._step(*self._batch(step * self._batch_size - start))
+                step += 1
+        steps.hold_masks(self._pruned, self._optimizer)
+        return total / tf.cast(num_steps, tf.float32)
+
+    def _batch(self, position):
+        rows = _rows(self._order, tf.cast(position, tf.int32), self._batch_size)
+        return tf.gather(self._x, rows), tf.gather(self._y, rows)
+
+    def _shuffle(self, epoch):
+        """Makes `_order` hold the shuffles of `epoch` and the one after."""
+        seed, cached = self._order_key[0], self._order_key[1]
+        current = tf.equal(seed, self.seed)
+        if not (current and tf.equal(cached, epoch)):
+            if current and tf.equal(cached + 1, epoch):
+                first = self._order[self._num_examples :]
+            else:
+                first = shuffled(self._num_examples, self.seed, epoch)
+            second = shuffled(self._num_examples, self.seed, epoch + 1)
+            self._order.assign(tf.concat([first, second], 0))
+            self._order_key.assign(tf.stack([self.seed, epoch]))
+
+
+def shuffled(num_examples, seed, epoch):
+    """The order in which `epoch` visits the examples: int32 `[num_examples]`.
+
+    A pure function of its arguments, with the same result in every compile mode.
+    """
+    keys = tf.random.stateless_uniform(
+        [num_examples],
+        seed=tf.stack([tf.cast(seed, tf.int64), tf.cast(epoch, tf.int64)]),
+        minval=None,
+        maxval=None,
+        dtype=tf.int32,
+        alg="philox",  # fixed, since "auto_select" depends on the device
+    )
+    return tf.argsort(keys, stable=True)
+
+
+def _rows(tensor, start, count):
+    """`count` rows from `start`, with a static shape (XLA needs it)."""
+    rest = tensor.shape[1:]
+    start = tf.concat([[start], tf.zeros([len(rest)], tf.int32)], 0)
+    return tf.slice(tensor, start, [count, *rest])
+
+
+def _on_device(x, y):
+    x, y = tf.convert_to_tensor(x), tf.convert_to_tensor(y)
+    if x.shape.rank == 0 or y.shape.rank == 0 or x.shape[0] != y.shape[0]:
+        raise ValueError(
+            "`x` and `y` must hold as many labels as examples. Received: shapes "
+            f"{x.shape} and {y.shape}"
+        )
+    if not x.shape[0]:
+        raise ValueError(
+            f"`x` must hold at least one example. Received: shape {x.shape}"
+        )
+    return x, y
+
+
+def _check_batch_size(batch_size, num_examples):
+    if isinstance(batch_size, bool) or not isinstance(batch_size, int):
+        raise ValueError(
+            f"`batch_size` must be a whole number. Received: batch_size={batch_size!r}"
+        )
+    if not 1 <= batch_size <= num_examples:
+        raise ValueError(
+            f"`batch_size` must be from 1 to the {num_examples} examples there are. "
+            f"Received: batch_size={batch_size}"
+        )

@@ -1,0 +1,83 @@
+"""Copies of a model's and an optimizer's state on the device, to rewind to."""
+
+import tensorflow as tf
+
+
+class Snapshot(tf.Module):
+    """Everything that a run continues from, as it was at one step.
+
+    Copied on the device: weights, masks, the optimizer's variables (slots, step
+    counter, learning rate) and the rest of the model's state (batch-norm statistics,
+    the seeds of dropout). Later training and pruning do not touch the copies.
+
+    Args:
+        pruned: `PrunedModel`.
+        optimizer: Keras 3 optimizer, built here if it is not yet; None leaves the
+            optimizer out.
+    """
+
+    def __init__(self, pruned, optimizer=None):
+        super().__init__(name="snapshot")
+        if optimizer is not None:
+            pruned.attach_optimizer(optimizer)
+        self._pruned = pruned
+        self._optimizer = optimizer
+        weights = [_value(v) for v in pruned.trainable_variables]
+        trainable = {id(v) for v in pruned.trainable_variables}
+        # model.variables, not model.weights: only the former has dropout's seeds.
+        state = [
+            _value(v) for v in pruned.model.variables if id(v) not in trainable
+        ]
+        slots = [] if optimizer is None else [_value(v) for v in optimizer.variables]
+        self._live = {
+            "weights": weights,
+            "state": state,
+            "optimizer": slots,
+            "masks": list(pruned.masks),
+        }
+        self._copies = {
+            part: [tf.Variable(v, trainable=False) for v in variables]
+            for part, variables in self._live.items()
+        }
+        self._copy_in = tf.function(self._update)
+        self._copy_out = tf.function(self._restore)
+
+    def update(self):
+        """Takes the snapshot anew from the present state."""
+        self._copy_in()
+
+    def restore(self, weights=True, optimizer=True, masks=False, state=True):
+        """Puts parts of the state back. What the masks prune stays exactly zero.
+
+        Args:
+            weights: the trainable variables.
+            optimizer: slots, step counter (which the learning-rate schedule follows)
+                and learning rate; nothing if the snapshot has no optimizer.
+            masks: the masks too; otherwise the present masks are kept and apply.
+            state: the model's other variables: batch-norm statistics and seeds.
+        """
+        self._copy_out(
+            bool(weights), bool(optimizer), bool(masks), bool(state)
+        )
+
+    def _update(self):
+        for part, copies in self._copies.items():
+            for copy, live in zip(copies, self._live[part], strict=True):
+                copy.assign(live)
+
+    def _restore(self, weights, optimizer, masks, state):
+        wanted = {
+            "weights": weights, "optimizer": optimizer, "masks": masks, "state": state
+        }
+        for part, copies in self._copies.items():
+            if wanted[part]:
+                for copy, live in zip(copies, self._live[part], strict=True):
+                    live.assign(copy)
+        self._pruned.apply_masks()
+        if self._optimizer is not None:
+            self._pruned.mask_slots(self._optimizer)
+
+
+def _value(variable):
+    """The `tf.Variable` behind a Keras variable."""
+    return variable.value

@@ -1,0 +1,198 @@
+"""One training step and one evaluation step.
+
+The training step is four lines of mathematics: gradients of the loss, zero where
+pruned, the optimizer's update, kernels times masks. The loops in `loops.py` repeat the
+very same functions.
+"""
+
+import keras
+import tensorflow as tf
+
+COMPILE_MODES = ("auto", "xla", "hybrid", "graph")
+
+_CONVOLUTIONS = tuple(
+    getattr(keras.layers, f"{kind}{rank}D")
+    for kind, ranks in {
+        "Conv": (1, 2, 3),
+        "DepthwiseConv": (1, 2),
+        "SeparableConv": (1, 2),
+        "ConvLSTM": (1, 2, 3),
+    }.items()
+    for rank in ranks
+) + tuple(getattr(keras.layers, f"Conv{rank}DTranspose") for rank in (1, 2, 3))
+
+
+def make_train_step(pruned, optimizer, loss_fn, mask_interval=1, compile="auto"):
+    """Builds the compiled training step.
+
+    Args:
+        pruned: `PrunedModel`.
+        optimizer: any Keras 3 optimizer; it is built here if it is not yet.
+        loss_fn: `(y, outputs) -> loss`, a scalar or one value per example; a Keras loss
+            object or function. The model's own losses (regularisers) are added.
+        mask_interval: steps between two multiplications of kernels by masks. Gradients
+            are masked at every step, so pruned weights stay zero in between for every
+            optimizer whose update is elementwise.
+        compile: "xla" compiles the whole step, "hybrid" only the update, "graph"
+            nothing, "auto" picks (see `pick_mode`).
+
+    Returns:
+        A `tf.function` `(x, y) -> loss`, a float32 scalar. It traces once per shape of
+        the batch.
+
+    Raises:
+        TypeError, ValueError: see `PrunedModel.attach_optimizer`; or an argument is out
+            of range.
+    """
+    check_interval(mask_interval)
+    pruned.attach_optimizer(optimizer)
+    mode = pick_mode(compile, pruned.model)
+    return compiled(mode, step_function(pruned, optimizer, loss_fn, mask_interval, mode))
+
+
+def make_eval_step(pruned, loss_fn, compile="auto"):
+    """Builds the compiled evaluation step.
+
+    Args:
+        pruned: `PrunedModel` whose outputs are class scores `[batch, classes]`.
+        loss_fn: as for `make_train_step`. Regularisers are not part of it.
+        compile: as for `make_train_step`.
+
+    Returns:
+        A `tf.function` `(x, y) -> (loss sum, correct, count)`: float32, int32, int32
+        scalars. Add them up over batches and divide once, so that a smaller last batch
+        weighs what it should. Labels are class indices `[batch]` or `[batch, 1]`, or
+        one-hot `[batch, classes]`.
+    """
+    mode = pick_mode(compile, pruned.model)
+
+    def eval_step(x, y):
+        # The masks first: whatever the optimizer did since they were last applied,
+        # what is evaluated is the pruned network.
+        pruned.apply_masks()
+        return evaluate_batch(pruned, loss_fn, x, y)
+
+    return compiled(mode, eval_step)
+
+
+def compiled(mode, function):
+    """`function` as a `tf.function`, by XLA as a whole if `mode` is "xla"."""
+    return tf.function(function, jit_compile=True if mode == "xla" else None)
+
+
+def step_function(pruned, optimizer, loss_fn, mask_interval, mode):
+    """The step `(x, y) -> loss`, to be traced by the caller."""
+    update = make_update(pruned, optimizer)
+    if mode == "hybrid":
+        update = tf.function(update, jit_compile=True)
+
+    def train_step(x, y):
+        loss, gradients = compute_gradients(pruned, optimizer, loss_fn, x, y)
+        update(gradients, mask_is_due(optimizer.iterations, mask_interval))
+        return loss
+
+    return train_step
+
+
+def compute_gradients(pruned, optimizer, loss_fn, x, y):
+    """Loss (float32, unscaled) and its gradients, scaled as the optimizer expects."""
+    with tf.GradientTape() as tape:
+        loss = mean_loss(loss_fn, y, pruned(x, training=True))
+        for extra in pruned.model.losses:
+            loss += tf.cast(extra, loss.dtype)
+        scaled = optimizer.scale_loss(loss)
+    return loss, tape.gradient(scaled, pruned.trainable_variables)
+
+
+def make_update(pruned, optimizer):
+    """Builds `(gradients, mask_due)`: mask, let the optimizer update, mask."""
+
+    def update(gradients, mask_due=True):
+        gradients = pruned.mask_gradients(gradients)
+        optimizer.apply(gradients, pruned.trainable_variables)
+        if mask_due is True:
+            hold_masks(pruned, optimizer)
+        else:
+            tf.cond(mask_due, lambda: hold_masks(pruned, optimizer), lambda: None)
+
+    return update
+
+
+def hold_masks(pruned, optimizer):
+    """Applies the masks to kernels and to the optimizer's averages of them."""
+    pruned.apply_masks()
+    if getattr(optimizer, "use_ema", False):
+        pruned.mask_slots(optimizer)
+
+
+def mask_is_due(iterations, mask_interval):
+    """Whether the masks are applied after this step: True, or a boolean tensor."""
+    if mask_interval == 1:
+        return True
+    return tf.equal((tf.cast(iterations, tf.int64) + 1) % mask_interval, 0)
+
+
+def mean_loss(loss_fn, y, outputs):
+    """`loss_fn` as a float32 scalar: the mean if it gives one value per example."""
+    return tf.reduce_mean(tf.cast(loss_fn(y, outputs), tf.float32))
+
+
+def evaluate_batch(pruned, loss_fn, x, y):
+    """`(loss sum, correct, count)` of one batch."""
+    outputs = pruned(x, training=False)
+    if outputs.shape.rank != 2 or outputs.shape[-1] < 2:
+        raise ValueError(
+            "evaluation needs a model whose outputs are class scores [batch, classes], "
+            f"two classes or more. Received: outputs of shape {outputs.shape}"
+        )
+    count = tf.shape(outputs)[0]
+    loss = mean_loss(loss_fn, y, outputs) * tf.cast(count, tf.float32)
+    hits = tf.equal(tf.argmax(outputs, -1), class_indices(y, outputs.shape[-1]))
+    return loss, tf.math.count_nonzero(hits, dtype=tf.int32), count
+
+
+def class_indices(y, num_classes):
+    """Labels `[batch]`, `[batch, 1]` or one-hot `[batch, classes]` as int64 indices."""
+    y = tf.convert_to_tensor(y)
+    if y.shape.rank == 2 and y.shape[-1] == num_classes:
+        return tf.argmax(y, -1)
+    return tf.cast(tf.reshape(y, [-1]), tf.int64)
+
+
+def pick_mode(compile, model):
+    """The compile mode for `model` on this machine, always the same for both.
+
+    On a GPU "auto" is "xla". On the CPU, XLA has no fast convolutions: a model whose
+    layers contain one is run in "hybrid" mode (the update compiled, the rest by
+    TensorFlow's own kernels), any other in "xla".
+    """
+    if compile not in COMPILE_MODES:
+        raise ValueError(
+            f"`compile` must be one of {', '.join(COMPILE_MODES)}. "
+            f"Received: compile={compile!r}"
+        )
+    if compile != "auto":
+        return compile
+    if tf.config.list_logical_devices("GPU"):
+        return "xla"
+    return "hybrid" if contains_convolution(model) else "xla"
+
+
+def contains_convolution(model):
+    """Whether one of the model's layers, however deep, is a convolution."""
+    return any(isinstance(x, _CONVOLUTIONS) for x in model._flatten_layers())
+
+
+def check_interval(mask_interval):
+    """Raises ValueError unless `mask_interval` is a whole number from 1."""
+    if isinstance(mask_interval, bool) or not isinstance(mask_interval, int):
+        raise ValueError(
+            "`mask_interval` must be a whole number of steps. "
+            f"Received: mask_interval={mask_interval!r}"
+        )
+    if mask_interval < 1:
+        raise ValueError(
+            "`mask_interval` must be at least 1 step. "
+            f"Received: mask_interval={mask_interval}"
+        )
+

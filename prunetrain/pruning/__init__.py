@@ -1,0 +1,1 @@
+"""What decides the masks: criterion × allocation × pattern, each in its own file."""

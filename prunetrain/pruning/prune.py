@@ -1,0 +1,202 @@
+"""Score, allocate, select: the one place where the axes of pruning meet."""
+
+import math
+import warnings
+
+import tensorflow as tf
+
+from prunetrain.core import selection
+from prunetrain.pruning import topk
+from prunetrain.pruning.allocation import ALLOCATIONS
+from prunetrain.pruning.criteria import CRITERIA
+from prunetrain.pruning.patterns import PATTERNS
+
+
+def prune(
+    pruned,
+    rate=None,
+    sparsity=None,
+    criterion="magnitude",
+    allocation="layerwise",
+    pattern="element",
+    initial=None,
+    data=None,
+    loss_fn=None,
+    layer_rates=None,
+    seed=0,
+):
+    """Removes weights, exactly as many as asked for, and never brings one back.
+
+    The number removed is floor(rate · remaining + 0.5), or what is missing to
+    floor(sparsity · total + 0.5), for each kernel (layerwise) or for all together
+    (global). Ties go to the lower index.
+
+    Args:
+        pruned: `PrunedModel` to prune.
+        rate: fraction in [0, 1) of the weights that remain.
+        sparsity: fraction in [0, 1) of all prunable weights that is pruned afterwards;
+            what is already sparser stays as it is. Give exactly one of the two.
+        criterion: name in `criteria.CRITERIA`, or a function of that signature.
+        allocation: name in `allocation.ALLOCATIONS`, or a function.
+        pattern: name in `patterns.PATTERNS`, or a function.
+        initial: weights at initialisation, for criteria that compare with them.
+        data: iterable of batches `(x, y)`, for criteria that need gradients.
+        loss_fn: `(y, outputs) -> loss`, for criteria that need gradients.
+        layer_rates: what replaces `rate` (or `sparsity`) for some kernels: a dict from
+            regular expression on paths to fraction, the first match counting; or one
+            fraction per kernel. Only for layerwise allocation.
+        seed: for criteria that draw random numbers.
+
+    Returns:
+        How many weights were removed; 0 means that nothing changed.
+
+    Raises:
+        ValueError: a fraction is out of range, a name is unknown, a pattern matches no
+            kernel, a score of a live weight is not finite, or no weight would be left.
+            The masks are unchanged then.
+    """
+    before = sum(layer.kept for layer in pruned.layer_sparsity())
+    masks = new_masks(
+        pruned, rate, sparsity, criterion, allocation, pattern,
+        initial, data, loss_fn, layer_rates, seed,
+    )  # fmt: skip
+    pruned.set_masks(masks)
+    return before - sum(layer.kept for layer in pruned.layer_sparsity())
+
+
+def new_masks(
+    pruned,
+    rate=None,
+    sparsity=None,
+    criterion="magnitude",
+    allocation="layerwise",
+    pattern="element",
+    initial=None,
+    data=None,
+    loss_fn=None,
+    layer_rates=None,
+    seed=0,
+):
+    """The masks that `prune` would set, without setting them (same arguments)."""
+    fractions, num_to_remove = _fractions(pruned, rate, sparsity, layer_rates)
+    layers = pruned.layer_sparsity()
+    groups = _lookup(ALLOCATIONS, allocation)(
+        [x.kept for x in layers], [x.total for x in layers], fractions, num_to_remove
+    )
+    _check_survivors(layers, groups, rate, sparsity)
+    score = _lookup(CRITERIA, criterion)
+    scores = score(pruned, initial=initial, data=data, loss_fn=loss_fn, seed=seed)
+    _check_finite(scores, pruned)
+    scores = [_lookup(PATTERNS, pattern)(score) for score in scores]
+    masks = [tf.convert_to_tensor(mask) for mask in pruned.masks]
+    for indices, count in groups:
+        if count:
+            chosen = topk.remove_lowest(
+                [scores[i] for i in indices],
+                [masks[i] for i in indices],
+                tf.constant(count, tf.int64),
+            )
+            for index, mask in zip(indices, chosen, strict=True):
+                masks[index] = mask
+    _warn_of_emptied(layers, masks)
+    return masks
+
+
+def num_to_remove_by_rate(rate, kept, total):
+    """floor(rate · remaining + 0.5)."""
+    del total
+    return math.floor(rate * kept + 0.5)
+
+
+def num_to_remove_by_sparsity(sparsity, kept, total):
+    """What is missing to floor(sparsity · total + 0.5); 0 if nothing is."""
+    return max(0, math.floor(sparsity * total + 0.5) - (total - kept))
+
+
+def check_fraction(name, value):
+    """Raises ValueError unless `value` is a number in [0, 1)."""
+    valid = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not (valid and 0 <= value < 1):
+        raise ValueError(
+            f"`{name}` must be a fraction from 0 to below 1, for example 0.2 for 20 %. "
+            f"Received: {name}={value!r}"
+        )
+
+
+def _fractions(pruned, rate, sparsity, layer_rates):
+    """One fraction per kernel, and the counting rule that goes with it."""
+    if (rate is None) == (sparsity is None):
+        raise ValueError(
+            "exactly one of `rate` (of the weights that remain) and `sparsity` (of all) "
+            f"must be given. Received: rate={rate}, sparsity={sparsity}"
+        )
+    name = "sparsity" if rate is None else "rate"
+    value = sparsity if rate is None else rate
+    check_fraction(name, value)
+    rule = num_to_remove_by_sparsity if rate is None else num_to_remove_by_rate
+    paths = [kernel.path for kernel in pruned.kernels]
+    if layer_rates is None:
+        return [value] * len(paths), rule
+    if not isinstance(layer_rates, dict):
+        fractions = list(layer_rates)
+        if len(fractions) != len(paths):
+            raise ValueError(
+                f"`layer_rates` must be a dict or one fraction for each of the "
+                f"{len(paths)} kernels. Received: {len(fractions)} fractions"
+            )
+    else:
+        fractions = _by_pattern(layer_rates, paths, value)
+    for fraction in fractions:
+        check_fraction("layer_rates", fraction)
+    return fractions, rule
+
+
+def _by_pattern(layer_rates, paths, default):
+    patterns = []
+    for text, fraction in layer_rates.items():
+        pattern = selection.compile_pattern(text, "layer_rates")
+        if not any(pattern.search(path) for path in paths):
+            raise selection.no_match(text, "layer_rates", paths)
+        patterns.append((pattern, fraction))
+    return [
+        next((f for pattern, f in patterns if pattern.search(path)), default)
+        for path in paths
+    ]
+
+
+def _lookup(registry, choice):
+    return choice if callable(choice) else registry[choice]
+
+
+def _check_survivors(layers, groups, rate, sparsity):
+    kept = sum(layer.kept for layer in layers)
+    removed = sum(count for _, count in groups)
+    if removed and removed >= kept:
+        asked = f"rate={rate}" if sparsity is None else f"sparsity={sparsity}"
+        raise ValueError(
+            f"at least one weight must be left. Received: {asked}, which removes all "
+            f"{kept} that remain"
+        )
+
+
+def _check_finite(scores, pruned):
+    for score, mask, kernel in zip(scores, pruned.masks, pruned.kernels, strict=True):
+        if tf.reduce_any(mask & ~tf.math.is_finite(score)):
+            raise ValueError(
+                "scores must be finite to be ranked. Received: NaN or infinity among "
+                f"the live weights of {kernel.path}; the training has diverged"
+            )
+
+
+def _warn_of_emptied(layers, masks):
+    emptied = [
+        layer.path
+        for layer, mask in zip(layers, masks, strict=True)
+        if layer.kept and not tf.reduce_any(mask)
+    ]
+    if emptied:
+        warnings.warn(
+            f"pruning removes every weight of {', '.join(emptied)}: nothing passes "
+            "through any more",
+            stacklevel=4,
+        )

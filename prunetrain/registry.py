@@ -3,14 +3,10 @@
 import difflib
 
 
-def unknown_name(kind, received, names):
-    """One line for a name that is not among `names`, nearest ones first."""
-    near = difflib.get_close_matches(str(received), names, n=3, cutoff=0.5)
-    hint = f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
-    return (
-        f"`{kind}` must be one of {', '.join(sorted(names))}. "
-        f"Received: {kind}={received!r}.{hint}"
-    )
+def nearest(received, names):
+    """` (did you mean 'x'?)` for a name that is not among `names`, or nothing."""
+    near = difflib.get_close_matches(str(received), names, n=2, cutoff=0.5)
+    return f" (did you mean {' or '.join(map(repr, near))}?)" if near else ""
 
 
 class Registry(dict):
@@ -34,11 +30,7 @@ class Registry(dict):
         return add
 
     def __missing__(self, name):
-        raise ValueError(unknown_name(self.kind, name, self))
-
-    def help(self):
-        """`name: first line of the docstring` for every entry."""
-        return "; ".join(
-            f"{name}: {function.__doc__.splitlines()[0].rstrip('.')}"
-            for name, function in self.items()
+        raise ValueError(
+            f"`{self.kind}` must be one of {', '.join(self)}{nearest(name, self)}. "
+            f"Received: {self.kind}={name!r}"
         )

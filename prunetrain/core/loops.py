@@ -60,27 +60,27 @@ def make_eval_loop(pruned, loss_fn, x, y, batch_size=1000, compile="auto"):
         compile: as for `make_train_loop`.
 
     Returns:
-        A `tf.function` `() -> (mean loss, accuracy)`, float32 scalars, weighted by
-        example.
+        A `tf.function` `() -> (loss sum, correct, count)` over all examples, as
+        `make_eval_step` gives them for one batch: divide by the count.
     """
     x, y = _on_device(x, y)
-    num_examples = x.shape[0]
-    num_full, rest = divmod(num_examples, batch_size)
+    num_full, rest = divmod(x.shape[0], batch_size)
+
+    def add_batch(sums, x, y):
+        batch = steps.evaluate_batch(pruned, loss_fn, x, y)
+        return tuple(total + value for total, value in zip(sums, batch, strict=True))
 
     def evaluate():
         pruned.apply_masks()
-        loss, correct = tf.constant(0.0), tf.constant(0)
+        sums = (tf.constant(0.0), tf.constant(0), tf.constant(0))
         for index in tf.range(num_full):
-            part = slice(index * batch_size, (index + 1) * batch_size)
-            batch = (_rows(x, part.start, batch_size), _rows(y, part.start, batch_size))
-            batch_loss, hits, _ = steps.evaluate_batch(pruned, loss_fn, *batch)
-            loss, correct = loss + batch_loss, correct + hits
-        if rest:
-            batch_loss, hits, _ = steps.evaluate_batch(
-                pruned, loss_fn, x[-rest:], y[-rest:]
+            start = index * batch_size
+            sums = add_batch(
+                sums, _rows(x, start, batch_size), _rows(y, start, batch_size)
             )
-            loss, correct = loss + batch_loss, correct + hits
-        return loss / num_examples, tf.cast(correct, tf.float32) / num_examples
+        if rest:
+            sums = add_batch(sums, x[-rest:], y[-rest:])
+        return sums
 
     return steps.compiled(steps.pick_mode(compile, pruned.model), evaluate)
 

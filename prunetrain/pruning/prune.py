@@ -12,6 +12,10 @@ from prunetrain.pruning.criteria import CRITERIA
 from prunetrain.pruning.patterns import PATTERNS
 
 
+class NoWeightLeftError(ValueError):
+    """Pruning would remove every weight that remains."""
+
+
 def prune(
     pruned,
     rate=None,
@@ -145,13 +149,18 @@ def _fractions(pruned, rate, sparsity, layer_rates):
                 f"{len(paths)} kernels. Received: {len(fractions)} fractions"
             )
     else:
-        fractions = _by_pattern(layer_rates, paths, value)
+        fractions = fractions_by_path(paths, layer_rates, value)
     for fraction in fractions:
         check_fraction("layer_rates", fraction)
     return fractions, rule
 
 
-def _by_pattern(layer_rates, paths, default):
+def fractions_by_path(paths, layer_rates, default):
+    """One fraction per path: that of the first pattern that matches, or `default`.
+
+    Raises:
+        ValueError: a pattern is no regular expression or matches no path.
+    """
     patterns = []
     for text, fraction in layer_rates.items():
         pattern = selection.compile_pattern(text, "layer_rates")
@@ -173,7 +182,7 @@ def _check_survivors(layers, groups, rate, sparsity):
     removed = sum(count for _, count in groups)
     if removed and removed >= kept:
         asked = f"rate={rate}" if sparsity is None else f"sparsity={sparsity}"
-        raise ValueError(
+        raise NoWeightLeftError(
             f"at least one weight must be left. Received: {asked}, which removes all "
             f"{kept} that remain"
         )

@@ -1,0 +1,5 @@
+"""Reads a work directory, never trains: tables and plots."""
+
+from prunetrain.analysis.table import print_results
+
+__all__ = ["print_results"]

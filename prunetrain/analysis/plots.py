@@ -1,0 +1,55 @@
+"""Pictures of a work directory, by matplotlib."""
+
+import matplotlib.figure
+import matplotlib.ticker
+
+# Colours that the colour-blind tell apart (Okabe & Ito), with markers besides.
+_STYLES = (("#0072B2", "o"), ("#D55E00", "s"), ("#009E73", "^"), ("#CC79A7", "D"))
+
+
+def accuracy(levels, file):
+    """Draws test accuracy against weights remaining into `file` (PNG or SVG).
+
+    Args:
+        levels: `analysis.levels.Level`s. The lines are means over replicates, bars
+            reach from the lowest to the highest.
+        file: path to write.
+    """
+    # Not pyplot: it would keep the figure and may ask for a display.
+    figure = matplotlib.figure.Figure(figsize=(7, 4.2), layout="constrained")
+    axes = figure.subplots()
+    branches = sorted({x.branch for x in levels}, key=lambda b: (b != "ticket", b))
+    for branch, (colour, marker) in zip(branches, _STYLES * len(branches), strict=False):
+        points = [x for x in levels if x.branch == branch]
+        means = [100 * x.test_accuracy for x in points]
+        spread = [
+            [100 * (x.test_accuracy - x.low) for x in points],
+            [100 * (x.high - x.test_accuracy) for x in points],
+        ]
+        axes.errorbar(
+            [100 * x.remaining for x in points],
+            means,
+            spread,
+            color=colour,
+            marker=marker,
+            capsize=3,
+            label={"ticket": "rewound ticket"}.get(branch, f"control: {branch}"),
+        )
+    dense = next((x for x in levels if x.branch == "ticket" and x.round == 0), None)
+    if dense:
+        axes.axhline(
+            100 * dense.test_accuracy, color="0.5", linestyle=":", label="dense"
+        )
+    axes.set_xscale("log")
+    axes.invert_xaxis()
+    ticks = [100 * x.remaining for x in levels if x.branch == "ticket"]
+    axes.set_xticks(ticks[:: max(1, len(ticks) // 8)])
+    axes.xaxis.set_major_formatter(matplotlib.ticker.FormatStrFormatter("%.3g"))
+    axes.xaxis.set_minor_locator(matplotlib.ticker.NullLocator())
+    axes.set_xlabel("weights remaining (%)")
+    axes.set_ylabel("test accuracy at early stop (%)")
+    replicates = max((x.replicates for x in levels), default=0)
+    axes.set_title(f"Accuracy against weights remaining ({replicates} replicates)")
+    axes.grid(alpha=0.3)
+    axes.legend()
+    figure.savefig(file, dpi=150)

@@ -1,0 +1,65 @@
+"""The table at the end of a run: a line per round, the controls beside the ticket."""
+
+import importlib.util
+import pathlib
+
+import rich.console
+import rich.table
+
+from prunetrain.analysis import levels as levels_lib
+from prunetrain.runs import workdir as workdirs
+
+
+def print_results(path, console=None):
+    """Prints the table of a work directory and says where its files are.
+
+    Draws `accuracy.png` there too, if matplotlib is installed.
+    """
+    path = pathlib.Path(path)
+    console = console or rich.console.Console()
+    levels = levels_lib.by_level(workdirs.read_rows(path))
+    console.print(table(levels))
+    replicates = max((x.replicates for x in levels), default=0)
+    console.print(
+        "Accuracy at the step of the lowest validation loss, mean of "
+        f"{replicates} replicate{'s' if replicates != 1 else ''}.",
+        highlight=False,
+    )
+    files = ["results.csv", "metrics.jsonl", "tickets/", "checkpoints/", "flags.txt"]
+    if importlib.util.find_spec("matplotlib"):
+        from prunetrain.analysis import plots
+
+        plots.accuracy(levels, path / "accuracy.png")
+        files.insert(0, "accuracy.png")
+    else:
+        console.print("For a plot: pip install 'prunetrain[report]'", markup=False)
+    console.print(f"{path}: {', '.join(files)}", highlight=False, soft_wrap=True)
+
+
+def table(levels):
+    """`rich` table of `Level`s."""
+    controls = sorted({x.branch for x in levels if x.branch != "ticket"})
+    result = rich.table.Table(title="Tickets by round")
+    for name in (
+        "round",
+        "weights",
+        "left %",
+        "best step",
+        "val %",
+        "test %",
+        *(f"{control} test %" for control in controls),
+    ):
+        result.add_column(name, justify="right")
+    by_key = {(x.branch, x.round): x for x in levels}
+    for ticket in (x for x in levels if x.branch == "ticket"):
+        others = [by_key.get((control, ticket.round)) for control in controls]
+        result.add_row(
+            str(ticket.round),
+            f"{ticket.weights_remaining:,.0f}",
+            f"{100 * ticket.remaining:.2f}",
+            f"{ticket.best_step:,.0f}",
+            f"{100 * ticket.val_accuracy:.2f}",
+            f"{100 * ticket.test_accuracy:.2f}",
+            *("" if x is None else f"{100 * x.test_accuracy:.2f}" for x in others),
+        )
+    return result

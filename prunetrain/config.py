@@ -1,0 +1,278 @@
+"""Every hyperparameter, once: name, default, help, unit and range.
+
+The command line's flags are derived from `Config`; nothing below `experiment.py` sees
+either.
+"""
+
+import dataclasses
+import math
+import numbers
+
+from prunetrain.data import DATASETS, SCALINGS
+from prunetrain.errors import InputError
+from prunetrain.models import MODELS
+from prunetrain.pruning.allocation import ALLOCATIONS
+from prunetrain.pruning.criteria import CRITERIA
+from prunetrain.pruning.patterns import PATTERNS
+from prunetrain.registry import nearest
+
+OPTIMIZERS = (
+    "adadelta",
+    "adafactor",
+    "adagrad",
+    "adam",
+    "adamax",
+    "adamw",
+    "ftrl",
+    "lamb",
+    "lion",
+    "muon",
+    "nadam",
+    "rmsprop",
+    "sgd",
+)
+COMPILE_MODES = {
+    "auto": "hybrid for convolutions on a CPU, else xla",
+    "xla": "the whole loop",
+    "hybrid": "only the update",
+    "graph": "nothing",
+}
+CONTROLS = {"reinit": "the ticket's masks on fresh random weights"}
+
+
+class ConfigError(InputError):
+    """A field of `Config` is out of range.
+
+    Attributes: field, received, rule (what it must be, with a remedy or an example).
+    """
+
+    def __init__(self, field, received, rule):
+        super().__init__(f"`{field}` {rule}. Received: {field}={received!r}")
+        self.field, self.received, self.rule = field, received, rule
+
+
+def _option(group, default, help, *, unit="", choices=None, low=None, above=None, below=None):
+    metadata = {
+        "group": group,
+        "help": help,
+        "unit": unit,
+        "choices": choices,
+        "low": low,
+        "above": above,
+        "below": below,
+    }
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    """The settings of an experiment, checked where they are made.
+
+    Raises:
+        ConfigError: a field is of another type or out of range, or two do not go
+            together.
+    """
+
+    workdir: str = _option(
+        "Run",
+        "",
+        "folder for everything the run writes; a run goes on where it stopped when the "
+        "command is repeated on its folder. Empty: a new one, runs/<date>-<time>",
+        unit="folder",
+    )
+    seed: int = _option(
+        "Run", 0, "what all randomness follows from", low=0, below=2**32
+    )
+    replicates: int = _option(
+        "Run", 1, "independent repetitions, each from its own initial weights", low=1
+    )
+    compile: str = _option(
+        "Run", "auto", "what XLA compiles", choices=COMPILE_MODES
+    )
+    steps_per_loop: int = _option(
+        "Run", 1000, "most steps in one dispatch to the device", unit="steps", low=1
+    )
+    dataset: str = _option("Data", "mnist", "what to train on", choices=DATASETS)
+    data_dir: str = _option(
+        "Data",
+        "",
+        "folder with the dataset's files. Empty: the embedded ones",
+        unit="folder",
+    )
+    scaling: str = _option("Data", "unit", "of the inputs", choices=SCALINGS)
+    validation_size: int = _option(
+        "Data",
+        5000,
+        "examples taken from the training set to choose the best step by",
+        unit="examples",
+        low=1,
+    )
+    model: str = _option("Model", "lenet_300_100", "the network", choices=MODELS)
+    optimizer: str = _option(
+        "Training", "adam", "a Keras optimizer", choices=dict.fromkeys(OPTIMIZERS, "")
+    )
+    learning_rate: float = _option("Training", 1.2e-3, "constant", above=0, below=math.inf)
+    batch_size: int = _option("Training", 60, "per step", unit="examples", low=1)
+    train_steps: int = _option(
+        "Training", 50_000, "length of a round's training", unit="steps", low=1
+    )
+    eval_every: int = _option(
+        "Training",
+        100,
+        "between two evaluations on the validation examples",
+        unit="steps",
+        low=1,
+    )
+    rounds: int = _option(
+        "Pruning", 15, "of pruning, after round 0, which trains dense", low=0
+    )
+    prune_rate: float = _option(
+        "Pruning",
+        0.2,
+        "removed in each round, for example 0.2 for 20 %",
+        unit="fraction of the weights that remain",
+        low=0,
+        below=1,
+    )
+    layer_rates: tuple[str, ...] = _option(
+        "Pruning",
+        (),
+        "rates that differ from --prune_rate, as PATTERN=RATE,…; PATTERN is a regular "
+        "expression on variable paths, the first match counts. Empty: the last kernel "
+        "(the output layer) at half the rate, as in the paper; .*=RATE: all the same",
+    )
+    criterion: str = _option(
+        "Pruning", "magnitude", "which weights go first", choices=CRITERIA
+    )
+    allocation: str = _option(
+        "Pruning", "layerwise", "how many each layer loses", choices=ALLOCATIONS
+    )
+    pattern: str = _option(
+        "Pruning", "element", "what goes together", choices=PATTERNS
+    )
+    rewind_step: int = _option(
+        "Pruning",
+        0,
+        "of round 0, whose weights, optimizer state and data order every later round "
+        "starts from",
+        unit="step",
+        low=0,
+    )
+    controls: tuple[str, ...] = _option(
+        "Pruning",
+        (),
+        "trained besides the ticket of every round from 1, to compare it with",
+        choices=CONTROLS,
+    )
+
+    def __post_init__(self):
+        for field in dataclasses.fields(self):
+            value = _converted(field, getattr(self, field.name))
+            object.__setattr__(self, field.name, value)
+        self._check_pairs()
+
+    def _check_pairs(self):
+        if self.rewind_step >= self.train_steps:
+            raise ConfigError(
+                "rewind_step",
+                self.rewind_step,
+                f"must be less than train_steps={self.train_steps}",
+            )
+        if self.layer_rates and self.allocation != "layerwise":
+            raise ConfigError(
+                "layer_rates",
+                ",".join(self.layer_rates),
+                "needs allocation=layerwise; leave it out or change the allocation "
+                f"(now {self.allocation})",
+            )
+        self.rates_by_pattern()
+
+    def rates_by_pattern(self):
+        """`layer_rates` as a dict from pattern to rate."""
+        rates = {}
+        for item in self.layer_rates:
+            pattern, _, text = item.rpartition("=")
+            try:
+                rate = float(text)
+            except ValueError:
+                rate = math.nan
+            if not pattern or not 0 <= rate < 1:
+                raise ConfigError(
+                    "layer_rates",
+                    item,
+                    "must be PATTERN=RATE with a rate from 0 to below 1, for example "
+                    "output=0.1",
+                )
+            rates[pattern] = rate
+        return rates
+
+    def as_dict(self):
+        """The fields as they are written to config.json: all but the work directory."""
+        fields = dataclasses.asdict(self)
+        del fields["workdir"]
+        return {k: list(v) if isinstance(v, tuple) else v for k, v in fields.items()}
+
+
+def _converted(field, value):
+    """`value` as the field's type, or ConfigError."""
+    if field.type in (int, float):
+        return _number(field, value)
+    if field.type is str:
+        if not isinstance(value, str):
+            raise ConfigError(field.name, value, "must be text")
+        _check_choice(field, value)
+        return value
+    if isinstance(value, str):
+        value = [part for part in value.split(",") if part]
+    values = tuple(value)
+    for item in values:
+        if not isinstance(item, str):
+            raise ConfigError(field.name, value, "must be text, separated by commas")
+        _check_choice(field, item)
+    if len(set(values)) < len(values):
+        raise ConfigError(field.name, ",".join(values), "must name each only once")
+    return values
+
+
+def _number(field, value):
+    number = isinstance(value, numbers.Real) and not isinstance(value, bool)
+    if not number or not _in_range(value, **_bounds(field)):
+        raise ConfigError(field.name, value, _range(field))
+    if value != field.type(value):
+        raise ConfigError(field.name, value, _range(field))
+    return field.type(value)
+
+
+def _bounds(field):
+    return {name: field.metadata[name] for name in ("low", "above", "below")}
+
+
+def _in_range(value, low, above, below):
+    # Each comparison is false for nan.
+    return (
+        (low is None or value >= low)
+        and (above is None or value > above)
+        and value < (math.inf if below is None else below)
+    )
+
+
+def _range(field):
+    """The rule in words, with an example where the unit is easily mistaken."""
+    low, above, below = _bounds(field).values()
+    unit = f" ({field.metadata['unit']})" if field.metadata["unit"] else ""
+    if field.type is float and below == 1:
+        return f"must be from {low} to below 1{unit}, for example 0.2 for 20 %"
+    if above is not None:
+        return f"must be a finite number above {above}{unit}"
+    to = "" if below is None else f" to {below - 1}"
+    return f"must be a whole number from {low}{to}{unit}"
+
+
+def _check_choice(field, value):
+    choices = field.metadata["choices"]
+    if choices is not None and value not in choices:
+        raise ConfigError(
+            field.name,
+            value,
+            f"must be one of {', '.join(choices)}{nearest(value, choices)}",
+        )

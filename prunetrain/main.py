@@ -1,0 +1,175 @@
+"""The command line: flags -> Config -> experiment.
+
+    python -m prunetrain.main --flagfile=scripts/flagfiles/quickstart.flags
+
+Flags are parsed and checked before TensorFlow is imported, so that help and mistakes
+are answered at once. Exit codes: 0 done, 1 the run failed, 2 the input was wrong.
+"""
+
+import contextlib
+import dataclasses
+import os
+import sys
+import tempfile
+import textwrap
+import warnings
+
+from absl import flags
+
+from prunetrain import analysis
+from prunetrain.config import Config, ConfigError
+from prunetrain.errors import InputError, RunError
+from prunetrain.runs import workdir as workdirs
+
+_USAGE = """\
+Finds winning lottery tickets: trains, prunes, rewinds and repeats, with the masks on
+the device and the whole loop compiled.
+
+Usage: python -m prunetrain.main [--flagfile=FILE] [--flag=value ...]
+
+Try it: python -m prunetrain.main --train_steps=1000 --rounds=3 --controls=reinit
+"""
+
+
+def main(argv=None):
+    """Runs the command line `argv` (by default the process's); returns the exit code."""
+    argv = sys.argv if argv is None else argv
+    try:
+        if {"--help", "-h", "-help", "--helpfull", "--helpshort"} & set(argv[1:]):
+            print(help_text())
+            return 0
+        config = parse(argv)
+        _check_backend()
+        directory = workdirs.WorkDirectory(config.workdir, config.as_dict())
+        print(f"settings and results: {directory.path}", flush=True)
+        with _quiet_start():
+            from prunetrain import experiment
+        warnings.showwarning = _show_warning
+        experiment.run(config, directory)
+        analysis.print_results(directory.path)
+        return 0
+    except ConfigError as error:
+        return _fail(2, f"--{error.field}={error.received}: {error.rule}")
+    except InputError as error:
+        return _fail(2, error)
+    except RunError as error:
+        return _fail(1, error)
+    except OSError as error:
+        return _fail(1, f"{error.filename or 'input or output'}: {error.strerror}")
+    except KeyboardInterrupt:
+        return _fail(130, "interrupted; repeat the command with the same --workdir to go "
+                     "on after the last finished round")  # fmt: skip
+
+
+def console():
+    """Entry point of the `prunetrain` command."""
+    sys.exit(main())
+
+
+def parse(argv):
+    """`Config` from a command line.
+
+    Raises:
+        InputError: a flag is unknown, has no valid value, or words are left over.
+    """
+    values = _flag_values()
+    try:
+        words = values(argv)[1:]
+    except flags.Error as error:
+        # absl's own words, less its shouting.
+        text = str(error).removeprefix("ERROR:: ").rstrip(".")
+        raise InputError(f"{text}. See --help for all flags") from None
+    if words:
+        raise InputError(
+            f"{words[0]!r} is not a flag. Write settings as --name=value; see --help"
+        )
+    given = {field.name: values[field.name].value for field in _fields()}
+    return Config(**given)
+
+
+def _fields():
+    return dataclasses.fields(Config)
+
+
+def _flag_values():
+    """The flags, one per field of `Config`; made anew, so that `main` can run twice."""
+    values = flags.FlagValues()
+    define = {int: flags.DEFINE_integer, float: flags.DEFINE_float}
+    for field in _fields():
+        # Text for everything else: Config checks names and splits lists.
+        default = field.default
+        if isinstance(default, tuple):
+            default = ",".join(default)
+        define.get(field.type, flags.DEFINE_string)(
+            field.name, default, field.metadata["help"], flag_values=values
+        )
+    return values
+
+
+def help_text():
+    """Every flag, by group, with default, unit and the names it takes."""
+    lines, group = [_USAGE], None
+    wrap = textwrap.TextWrapper(width=88, initial_indent=" " * 6)
+    wrap.subsequent_indent = wrap.initial_indent
+    for field in _fields():
+        meta = field.metadata
+        if meta["group"] != group:
+            group = meta["group"]
+            lines.append(f"{group}:")
+        default = ",".join(field.default) if field.type not in (
+            int, float, str
+        ) else field.default  # fmt: skip
+        unit = f" [{meta['unit']}]" if meta["unit"] else ""
+        lines.append(f"  --{field.name}={default}{unit}")
+        lines.extend(wrap.wrap(f"{meta['help'][0].upper()}{meta['help'][1:]}."))
+        for name, what in (meta["choices"] or {}).items():
+            text = what if isinstance(what, str) else what.__doc__.splitlines()[0]
+            lines.extend(wrap.wrap(f"  {name}: {text}" if text else f"  {name}"))
+    lines.append("Files:\n  --flagfile=FILE\n      Reads flags from a file, one a line.")
+    return "\n".join(lines)
+
+
+def _check_backend():
+    backend = os.environ.setdefault("KERAS_BACKEND", "tensorflow")
+    if backend != "tensorflow":
+        raise InputError(
+            f"KERAS_BACKEND={backend}: prunetrain runs on TensorFlow only. Unset "
+            "KERAS_BACKEND, or set it to tensorflow"
+        )
+
+
+@contextlib.contextmanager
+def _quiet_start():
+    """Keeps what TensorFlow writes while it starts off the screen, unless it fails."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    sys.stderr.flush()
+    screen = os.dup(2)
+    with tempfile.TemporaryFile() as file:
+        os.dup2(file.fileno(), 2)
+        try:
+            yield
+            # The devices are looked for at first use, with messages of their own.
+            import tensorflow as tf
+
+            tf.config.list_logical_devices()
+        except BaseException:
+            file.seek(0)
+            os.write(screen, file.read())
+            raise
+        finally:
+            sys.stderr.flush()
+            os.dup2(screen, 2)
+            os.close(screen)
+
+
+def _show_warning(message, *_, **__):
+    print(f"prunetrain: warning: {message}", file=sys.stderr)
+
+
+def _fail(code, message):
+    print(f"prunetrain: {message}", file=sys.stderr)
+    return code
+
+
+if __name__ == "__main__":
+    console()

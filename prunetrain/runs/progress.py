@@ -1,0 +1,165 @@
+"""What a run shows while it goes on: a live line on a terminal, plain lines elsewhere.
+
+A display is told how many steps to expect, when a training begins, advances, is
+evaluated and finishes. `Silent` shows nothing and is the base of the others.
+"""
+
+import time
+
+import rich.console
+import rich.progress
+
+
+class Silent:
+    """Shows nothing. A context manager, as the others are."""
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exception):
+        return None
+
+    def expect(self, num_steps):
+        """The run takes at most so many steps in all."""
+
+    def begin(self, replicate, branch, round, kept):
+        """A training begins, with a fraction `kept` of the weights."""
+
+    def advance(self, step, num_steps, last_step=None):
+        """The training has reached `step`, `num_steps` on from the last call."""
+
+    def evaluated(self, evaluation, train_loss):
+        """An evaluation on the validation examples."""
+
+    def finish(self, row):
+        """The training is finished, with this row of results."""
+
+    def say(self, text):
+        """A message that stays on the screen."""
+
+
+class Plain(Silent):
+    """Plain lines: one for each training, and one every `seconds` in between."""
+
+    def __init__(self, seconds=10, clock=time.monotonic, write=print):
+        self._seconds, self._clock, self._write = seconds, clock, write
+        self._steps_left = 0
+        self._started = None
+        self._steps_done = 0
+
+    def expect(self, num_steps):
+        self._steps_left = num_steps
+
+    def begin(self, replicate, branch, round, kept):
+        self._label = _label(replicate, branch, round, kept)
+        self._last_line = self._clock()
+
+    def advance(self, step, num_steps, last_step=None):
+        self._step = step
+        self._last_step = last_step or self._last_step
+        self._steps_left -= num_steps
+        if self._started is None and num_steps:
+            # Speed is counted from here: the first dispatch compiles.
+            self._started = self._clock()
+        else:
+            self._steps_done += num_steps
+
+    def evaluated(self, evaluation, train_loss):
+        if self._clock() - self._last_line >= self._seconds:
+            self._last_line = self._clock()
+            self.say(
+                f"{self._label}  step {self._step}/{self._last_step}"
+                f"  {_numbers(evaluation)}{self._speed()}"
+            )
+
+    def finish(self, row):
+        self.say(f"{self._label}  {_outcome(row)}{self._speed()}")
+
+    def say(self, text):
+        self._write(text, flush=True)
+
+    def _speed(self):
+        elapsed = self._clock() - self._started if self._started is not None else 0
+        if not (elapsed > 0 and self._steps_done):
+            return ""
+        rate = self._steps_done / elapsed
+        left = _duration(self._steps_left / rate)
+        return f"  {rate:,.0f} steps/s  {left} left" if self._steps_left else ""
+
+
+class Live(Silent):
+    """One live line by rich, with the finished trainings above it."""
+
+    def __init__(self, console=None):
+        self._console = console or rich.console.Console()
+        column = rich.progress.TextColumn
+        self._progress = rich.progress.Progress(
+            column("{task.description}"),
+            column("{task.fields[steps]}"),
+            rich.progress.BarColumn(bar_width=None),
+            column("{task.fields[numbers]}"),
+            rich.progress.TimeRemainingColumn(compact=True),
+            console=self._console,
+            transient=True,
+            expand=True,
+        )
+        self._task = self._progress.add_task(
+            "loading data and compiling", total=None, steps="", numbers=""
+        )
+
+    def __enter__(self):
+        self._progress.start()
+        return self
+
+    def __exit__(self, *exception):
+        self._progress.stop()
+
+    def expect(self, num_steps):
+        self._progress.update(self._task, total=num_steps)
+
+    def begin(self, replicate, branch, round, kept):
+        self._label = _label(replicate, branch, round, kept)
+        self._progress.update(self._task, description=self._label)
+
+    def advance(self, step, num_steps, last_step=None):
+        self._last_step = last_step or self._last_step
+        speed = self._progress.tasks[0].speed
+        rate = f" {speed:,.0f} steps/s" if speed else ""
+        self._progress.update(
+            self._task, advance=num_steps, steps=f"step {step}/{self._last_step}{rate}"
+        )
+
+    def evaluated(self, evaluation, train_loss):
+        self._progress.update(self._task, numbers=_numbers(evaluation))
+
+    def finish(self, row):
+        self.say(f"{self._label}  {_outcome(row)}")
+
+    def say(self, text):
+        self._console.print(text, highlight=False, markup=False)
+
+
+def for_console():
+    """`Live` on a terminal, `Plain` when the output is piped."""
+    return Live() if rich.console.Console().is_terminal else Plain()
+
+
+def _label(replicate, branch, round, kept):
+    return f"replicate {replicate}  round {round:2d} {branch:<6} {kept:7.2%} of weights"
+
+
+def _numbers(evaluation):
+    return f"val loss {evaluation.loss:.4f} accuracy {evaluation.accuracy:.2%}"
+
+
+def _outcome(row):
+    return (
+        f"best step {row.best_step:>6}  val {row.val_accuracy:.2%}  "
+        f"test {row.test_accuracy:.2%}  {row.train_seconds:6.1f} s"
+    )
+
+
+def _duration(seconds):
+    minutes, seconds = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{seconds:02d}" if hours else f"{minutes}:{seconds:02d}"

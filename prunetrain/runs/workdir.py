@@ -1,0 +1,262 @@
+"""The work directory of a run.
+
+    config.json     the settings
+    flags.txt       the same as flags: rerun with --flagfile
+    metrics.jsonl   one line per evaluation
+    results.csv     one row per replicate × branch × round
+    tickets/        the masks that a round trains under, one file per replicate × round
+    checkpoints/    the weights at the end of each training
+
+A training counts as finished when its row stands in results.csv; what it leaves besides
+is written before. Files are written beside and renamed, so that a reader never sees half
+a file; only metrics.jsonl grows, by whole lines.
+"""
+
+import contextlib
+import csv
+import dataclasses
+import io
+import json
+import os
+import pathlib
+import time
+
+import numpy as np
+
+from prunetrain.errors import InputError
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """The outcome of one training: a row of results.csv.
+
+    `weights_remaining` is a count; `sparsity` the pruned fraction of the prunable
+    weights. The losses and accuracies up to `test_accuracy` are those at `best_step`,
+    the step of the lowest validation loss (the paper's early stop); `final_…` those of
+    the last step. Accuracies are fractions.
+    """
+
+    replicate: int
+    branch: str
+    round: int
+    weights_remaining: int
+    sparsity: float
+    best_step: int
+    val_loss: float
+    val_accuracy: float
+    test_loss: float
+    test_accuracy: float
+    train_seconds: float
+    final_val_loss: float
+    final_val_accuracy: float
+    final_test_loss: float
+    final_test_accuracy: float
+
+    @property
+    def key(self):
+        return self.replicate, self.branch, self.round
+
+
+class WorkDirectory:
+    """Reads and writes the files of one run.
+
+    Args:
+        path: the folder; made if it does not exist. None or "": a new folder
+            runs/<date>-<time>.
+        settings: dict of the run's settings.
+
+    Raises:
+        InputError: the folder holds a run of other settings, cannot be written, or one
+            of its files is damaged.
+    """
+
+    def __init__(self, path, settings):
+        self.path = pathlib.Path(path) if path else _new_folder()
+        try:
+            for folder in ("tickets", "checkpoints"):
+                (self.path / folder).mkdir(parents=True, exist_ok=True)
+            self._settle(settings)
+        except OSError as error:
+            raise InputError(
+                f"`workdir` must be a folder that can be written. Received: "
+                f"workdir={str(self.path)!r} ({error.strerror})"
+            ) from error
+        self._rows = {row.key: row for row in read_rows(self.path)}
+        self._drop_unfinished_metrics()
+
+    def _settle(self, settings):
+        """Writes the settings, or compares them with those that are there."""
+        file = self.path / "config.json"
+        if not file.exists():
+            _write(file, json.dumps(settings, indent=2) + "\n")
+            _write(self.path / "flags.txt", as_flags(settings))
+            return
+        known = _parse_json(file.read_text(), file)
+        differing = [
+            f"{name}: {known.get(name)!r} there, {settings.get(name)!r} here"
+            for name in sorted({*known, *settings})
+            if known.get(name) != settings.get(name)
+        ]
+        if differing:
+            raise InputError(
+                f"`workdir` {self.path} holds a run of other settings "
+                f"({'; '.join(differing)}). Choose another --workdir, or repeat that "
+                f"run with --flagfile={self.path / 'flags.txt'}"
+            )
+
+    def row(self, key):
+        """The finished row of (replicate, branch, round), or None."""
+        return self._rows.get(key)
+
+    @property
+    def rows(self):
+        """Finished rows in the order in which they were written."""
+        return list(self._rows.values())
+
+    def add_row(self, row):
+        """Adds a finished training to results.csv."""
+        self._rows[row.key] = row
+        text = io.StringIO()
+        writer = csv.DictWriter(
+            text, [f.name for f in dataclasses.fields(Row)], lineterminator="\n"
+        )
+        writer.writeheader()
+        writer.writerows(dataclasses.asdict(row) for row in self.rows)
+        _write(self.path / "results.csv", text.getvalue())
+
+    def add_metrics(self, **values):
+        """Adds a line to metrics.jsonl."""
+        with open(self.path / "metrics.jsonl", "a") as file:
+            file.write(json.dumps(values) + "\n")
+
+    def _drop_unfinished_metrics(self):
+        """Forgets the evaluations of a training that was cut off: it starts again."""
+        file = self.path / "metrics.jsonl"
+        if not file.exists():
+            return
+        lines = file.read_text().splitlines(keepends=True)
+        kept = [line for line in lines if self._is_finished(line, file)]
+        if len(kept) < len(lines):
+            _write(file, "".join(kept))
+
+    def _is_finished(self, line, file):
+        if not line.endswith("\n"):
+            return False
+        values = _parse_json(line, file)
+        return (values["replicate"], values["branch"], values["round"]) in self._rows
+
+    def _ticket(self, replicate, round):
+        return self.path / "tickets" / f"replicate{replicate}-round{round:02d}.npz"
+
+    def has_masks(self, replicate, round):
+        """Whether the masks of that round are there."""
+        return self._ticket(replicate, round).exists()
+
+    def save_masks(self, replicate, round, paths, masks):
+        """Writes the masks that `round` trains under, one bit a weight.
+
+        Args:
+            paths: the kernels' paths.
+            masks: boolean arrays aligned with them.
+        """
+        arrays = {"paths": np.array(paths)}
+        for index, mask in enumerate(map(np.asarray, masks)):
+            arrays[f"bits_{index}"] = np.packbits(mask)
+            arrays[f"shape_{index}"] = np.array(mask.shape)
+        data = io.BytesIO()
+        np.savez(data, **arrays)
+        _write(self._ticket(replicate, round), data.getvalue())
+
+    def load_masks(self, replicate, round):
+        """The masks that `round` trains under, a list of boolean arrays.
+
+        Raises:
+            InputError: the file is missing or damaged.
+        """
+        file = self._ticket(replicate, round)
+        try:
+            with np.load(file, allow_pickle=False) as arrays:
+                masks = []
+                for index in range(len(arrays["paths"])):
+                    shape = tuple(map(int, arrays[f"shape_{index}"]))
+                    bits = np.unpackbits(arrays[f"bits_{index}"])
+                    masks.append(bits[: np.prod(shape)].astype(bool).reshape(shape))
+                return masks
+        except (OSError, ValueError, KeyError, EOFError) as error:
+            raise InputError(
+                f"{file} is missing or damaged ({error}). Start again in another "
+                "--workdir"
+            ) from error
+
+    def save_weights(self, model, replicate, branch, round):
+        """Writes the model's weights in Keras's format (`model.load_weights`)."""
+        name = f"replicate{replicate}-{branch}-round{round:02d}.weights.h5"
+        file = self.path / "checkpoints" / name
+        # Keras insists on the ending.
+        beside = file.with_name(f"writing-{name}")
+        model.save_weights(beside)
+        os.replace(beside, file)
+
+
+def as_flags(settings):
+    """Settings as the lines of a flagfile."""
+    lines = (
+        f"--{name}={','.join(value) if isinstance(value, list) else value}\n"
+        for name, value in settings.items()
+    )
+    return "".join(lines)
+
+
+def read_rows(path):
+    """The rows of a work directory's results.csv, as `Row`s; none if there is no file.
+
+    Raises:
+        InputError: the file is damaged.
+    """
+    file = pathlib.Path(path) / "results.csv"
+    if not file.exists():
+        return []
+    fields = dataclasses.fields(Row)
+    try:
+        with open(file, newline="") as stream:
+            return [
+                Row(**{field.name: field.type(line[field.name]) for field in fields})
+                for line in csv.DictReader(stream)
+            ]
+    except (KeyError, ValueError, TypeError, csv.Error) as error:
+        raise InputError(
+            f"{file} is damaged ({type(error).__name__}: {error}). Restore it, or start "
+            "again in another --workdir"
+        ) from error
+
+
+def _parse_json(text, file):
+    try:
+        values = json.loads(text)
+    except ValueError as error:
+        raise InputError(
+            f"{file} is damaged ({error}). Restore it, or start again in another "
+            "--workdir"
+        ) from error
+    return values
+
+
+def _new_folder():
+    stem = pathlib.Path("runs") / time.strftime("%Y%m%d-%H%M%S")
+    path, number = stem, 1
+    while path.exists():
+        number += 1
+        path = stem.with_name(f"{stem.name}-{number}")
+    return path
+
+
+def _write(file, content):
+    """Writes beside, then renames: a reader sees the old file or the new one."""
+    beside = file.with_name(f"{file.name}.writing")
+    with contextlib.ExitStack() as stack:
+        mode = "wb" if isinstance(content, bytes) else "w"
+        stream = stack.enter_context(open(beside, mode))
+        stream.write(content)
+        stream.flush()
+        os.fsync(stream.fileno())
+    os.replace(beside, file)

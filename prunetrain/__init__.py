@@ -21,7 +21,7 @@ _HOMES = {
     "run": "experiment",
     "testing": None,
 }
-__all__ = sorted(_HOMES)  # noqa: PLE0605 (a list of names, computed once)
+__all__ = sorted(_HOMES)
 
 
 def __getattr__(name):

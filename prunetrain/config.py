@@ -51,7 +51,9 @@ class ConfigError(InputError):
         self.field, self.received, self.rule = field, received, rule
 
 
-def _option(group, default, help, *, unit="", choices=None, low=None, above=None, below=None):
+def _option(
+    group, default, help, *, unit="", choices=None, low=None, above=None, below=None
+):
     metadata = {
         "group": group,
         "help": help,
@@ -86,9 +88,7 @@ class Config:
     replicates: int = _option(
         "Run", 1, "independent repetitions, each from its own initial weights", low=1
     )
-    compile: str = _option(
-        "Run", "auto", "what XLA compiles", choices=COMPILE_MODES
-    )
+    compile: str = _option("Run", "auto", "what XLA compiles", choices=COMPILE_MODES)
     steps_per_loop: int = _option(
         "Run", 1000, "most steps in one dispatch to the device", unit="steps", low=1
     )
@@ -111,7 +111,9 @@ class Config:
     optimizer: str = _option(
         "Training", "adam", "a Keras optimizer", choices=dict.fromkeys(OPTIMIZERS, "")
     )
-    learning_rate: float = _option("Training", 1.2e-3, "constant", above=0, below=math.inf)
+    learning_rate: float = _option(
+        "Training", 1.2e-3, "constant", above=0, below=math.inf
+    )
     batch_size: int = _option("Training", 60, "per step", unit="examples", low=1)
     train_steps: int = _option(
         "Training", 50_000, "length of a round's training", unit="steps", low=1
@@ -147,9 +149,7 @@ class Config:
     allocation: str = _option(
         "Pruning", "layerwise", "how many each layer loses", choices=ALLOCATIONS
     )
-    pattern: str = _option(
-        "Pruning", "element", "what goes together", choices=PATTERNS
-    )
+    pattern: str = _option("Pruning", "element", "what goes together", choices=PATTERNS)
     rewind_step: int = _option(
         "Pruning",
         0,

@@ -264,7 +264,7 @@ class Lab:
         self.rewind.update()
 
     def next_masks(self, display):
-        """The masks of the next round, from the trained weights; None if no different."""
+        """The next round's masks, from the trained weights; None if no different."""
         config = self.config
         remaining = sum(layer.kept for layer in self.pruned.layer_sparsity())
         try:
@@ -321,7 +321,9 @@ class Lab:
                 )
             except ValueError as error:
                 raise ConfigError(
-                    "layer_rates", ",".join(config.layer_rates), f"does not fit: {error}"
+                    "layer_rates",
+                    ",".join(config.layer_rates),
+                    f"does not fit: {error}",
                 ) from error
         if config.allocation != "layerwise":
             return None

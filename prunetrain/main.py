@@ -32,7 +32,7 @@ Try it: python -m prunetrain.main --train_steps=1000 --rounds=3 --controls=reini
 
 
 def main(argv=None):
-    """Runs the command line `argv` (by default the process's); returns the exit code."""
+    """Runs a command line (by default the process's) and returns the exit code."""
     argv = sys.argv if argv is None else argv
     try:
         if {"--help", "-h", "-help", "--helpfull", "--helpshort"} & set(argv[1:]):
@@ -57,8 +57,7 @@ def main(argv=None):
     except OSError as error:
         return _fail(1, f"{error.filename or 'input or output'}: {error.strerror}")
     except KeyboardInterrupt:
-        return _fail(130, "interrupted; repeat the command with the same --workdir to go "
-                     "on after the last finished round")  # fmt: skip
+        return _fail(130, "interrupted; repeat the command on its --workdir to go on")
 
 
 def console():
@@ -125,7 +124,9 @@ def help_text():
         for name, what in (meta["choices"] or {}).items():
             text = what if isinstance(what, str) else what.__doc__.splitlines()[0]
             lines.extend(wrap.wrap(f"  {name}: {text}" if text else f"  {name}"))
-    lines.append("Files:\n  --flagfile=FILE\n      Reads flags from a file, one a line.")
+    lines.append(
+        "Files:\n  --flagfile=FILE\n      Reads flags from a file, one a line."
+    )
     return "\n".join(lines)
 
 

@@ -30,7 +30,9 @@ def by_level(rows):
     """`Level`s from `Row`s, by round, the ticket before its controls."""
     groups = {}
     for row in rows:
-        groups.setdefault((row.round, row.branch != "ticket", row.branch), []).append(row)
+        groups.setdefault((row.round, row.branch != "ticket", row.branch), []).append(
+            row
+        )
     return [_level(key[0], key[2], groups[key]) for key in sorted(groups)]
 
 

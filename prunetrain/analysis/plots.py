@@ -19,7 +19,9 @@ def accuracy(levels, file):
     figure = matplotlib.figure.Figure(figsize=(7, 4.2), layout="constrained")
     axes = figure.subplots()
     branches = sorted({x.branch for x in levels}, key=lambda b: (b != "ticket", b))
-    for branch, (colour, marker) in zip(branches, _STYLES * len(branches), strict=False):
+    for branch, (colour, marker) in zip(
+        branches, _STYLES * len(branches), strict=False
+    ):
         points = [x for x in levels if x.branch == branch]
         means = [100 * x.test_accuracy for x in points]
         spread = [

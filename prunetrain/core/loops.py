@@ -1,9 +1,9 @@
 """Many steps in one dispatch, with the data on the device.
 
 The batch at step i is a pure function of (seed, i): epoch e visits the examples in the
-order of a stateless shuffle seeded by (seed, e); step i takes the examples at positions
-i·B to i·B + B - 1 of the epochs laid end to end. A batch may thus begin in one epoch and
-end in the next; every example is visited exactly once per epoch.
+order of a stateless shuffle seeded by (seed, e); step i takes those at positions i·B to
+i·B + B - 1 of the epochs laid end to end. A batch may thus begin in one epoch and end
+in the next; every example is visited exactly once per epoch.
 """
 
 import tensorflow as tf
@@ -112,9 +112,8 @@ class TrainLoop:
         self._order = tf.Variable(
             tf.zeros([2 * self._num_examples], tf.int32), trainable=False
         )
-        self._order_key = tf.Variable(
-            tf.constant([0, -1], tf.int64), trainable=False
-        )
+        # Epoch -2: neither epoch 0 nor the one before it, so the first call shuffles.
+        self._order_key = tf.Variable(tf.constant([0, -2], tf.int64), trainable=False)
         self._step = steps.step_function(
             pruned, optimizer, loss_fn, mask_interval, self.mode
         )
@@ -135,16 +134,15 @@ class TrainLoop:
             ValueError: `num_steps` is less than 1 or `first_step` negative.
         """
         for name, value, low in (
-            ("first_step", first_step, 0), ("num_steps", num_steps, 1)
+            ("first_step", first_step, 0),
+            ("num_steps", num_steps, 1),
         ):
             if not tf.is_tensor(value) and value < low:
                 raise ValueError(
                     f"`{name}` must be at least {low}. Received: {name}={value}"
                 )
         # As tensors: a Python number would retrace at every new value.
-        return self._run(
-            tf.cast(first_step, tf.int64), tf.cast(num_steps, tf.int64)
-        )
+        return self._run(tf.cast(first_step, tf.int64), tf.cast(num_steps, tf.int64))
 
     def _run_steps(self, first_step, num_steps):
         step, end, total = first_step, first_step + num_steps, tf.constant(0.0)

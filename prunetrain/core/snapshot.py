@@ -22,17 +22,14 @@ class Snapshot(tf.Module):
             pruned.attach_optimizer(optimizer)
         self._pruned = pruned
         self._optimizer = optimizer
-        weights = [_value(v) for v in pruned.trainable_variables]
         trainable = {id(v) for v in pruned.trainable_variables}
-        # model.variables, not model.weights: only the former has dropout's seeds.
-        state = [
-            _value(v) for v in pruned.model.variables if id(v) not in trainable
-        ]
-        slots = [] if optimizer is None else [_value(v) for v in optimizer.variables]
         self._live = {
-            "weights": weights,
-            "state": state,
-            "optimizer": slots,
+            "weights": [v.value for v in pruned.trainable_variables],
+            # model.variables, not model.weights: only the former has dropout's seeds.
+            "state": [
+                v.value for v in pruned.model.variables if id(v) not in trainable
+            ],
+            "optimizer": [v.value for v in optimizer.variables] if optimizer else [],
             "masks": list(pruned.masks),
         }
         self._copies = {
@@ -56,28 +53,23 @@ class Snapshot(tf.Module):
             masks: the masks too; otherwise the present masks are kept and apply.
             state: the model's other variables: batch-norm statistics and seeds.
         """
-        self._copy_out(
-            bool(weights), bool(optimizer), bool(masks), bool(state)
-        )
+        wanted = {
+            "weights": weights,
+            "optimizer": optimizer,
+            "masks": masks,
+            "state": state,
+        }
+        self._copy_out(tuple(part for part, want in wanted.items() if want))
 
     def _update(self):
         for part, copies in self._copies.items():
             for copy, live in zip(copies, self._live[part], strict=True):
                 copy.assign(live)
 
-    def _restore(self, weights, optimizer, masks, state):
-        wanted = {
-            "weights": weights, "optimizer": optimizer, "masks": masks, "state": state
-        }
-        for part, copies in self._copies.items():
-            if wanted[part]:
-                for copy, live in zip(copies, self._live[part], strict=True):
-                    live.assign(copy)
+    def _restore(self, parts):
+        for part in parts:
+            for copy, live in zip(self._copies[part], self._live[part], strict=True):
+                live.assign(copy)
         self._pruned.apply_masks()
         if self._optimizer is not None:
             self._pruned.mask_slots(self._optimizer)
-
-
-def _value(variable):
-    """The `tf.Variable` behind a Keras variable."""
-    return variable.value

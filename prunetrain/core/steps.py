@@ -47,7 +47,9 @@ def make_train_step(pruned, optimizer, loss_fn, mask_interval=1, compile="auto")
     check_interval(mask_interval)
     pruned.attach_optimizer(optimizer)
     mode = pick_mode(compile, pruned.model)
-    return compiled(mode, step_function(pruned, optimizer, loss_fn, mask_interval, mode))
+    return compiled(
+        mode, step_function(pruned, optimizer, loss_fn, mask_interval, mode)
+    )
 
 
 def make_eval_step(pruned, loss_fn, compile="auto"):
@@ -195,4 +197,3 @@ def check_interval(mask_interval):
             "`mask_interval` must be at least 1 step. "
             f"Received: mask_interval={mask_interval}"
         )
-

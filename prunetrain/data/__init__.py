@@ -1,8 +1,8 @@
 """Datasets as arrays.
 
-A reader is a function `data_dir -> Raw`: it reads images and integer labels, without
-scaling or splitting. To add a dataset, write a module in this package that registers its
-reader in `DATASETS`; the module is found by itself.
+A reader is a function `data_dir -> Raw`: it reads images and labels, without scaling or
+splitting. To add a dataset, write a module in this package that registers its reader in
+`DATASETS`; the module is found by itself.
 """
 
 import dataclasses

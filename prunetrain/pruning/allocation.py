@@ -3,8 +3,8 @@
 An allocation is a function `(kept, total, fractions, num_to_remove) -> groups`:
 `kept` and `total` are lists of counts per kernel, `fractions` the list of rates or
 sparsities per kernel, `num_to_remove(fraction, kept, total)` the counting rule. It
-returns a list of `(kernel indices, number to remove)`: within a group, the lowest scores
-go, wherever they are. To add one, write it here and register it.
+returns a list of `(kernel indices, number to remove)`: within a group, the lowest
+scores go, wherever they are. To add one, write it here and register it.
 """
 
 from prunetrain.registry import Registry

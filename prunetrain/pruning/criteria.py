@@ -3,9 +3,9 @@
 A criterion is a function `(pruned, *, initial, data, loss_fn, seed) -> scores`:
 `pruned` is the `PrunedModel` (its weights as trained), `initial` the weights at
 initialisation aligned with `pruned.kernels` (or None), `data` an iterable of batches
-`(x, y)` (or None), `loss_fn` the loss (or None), `seed` an integer. It returns one float
-tensor per kernel, of the kernel's shape. Scores of pruned weights are ignored. To add
-one, write it here and register it.
+`(x, y)` (or None), `loss_fn` the loss (or None), `seed` an integer. It returns one
+float tensor per kernel, of the kernel's shape. Scores of pruned weights are ignored. To
+add one, write it here and register it.
 """
 
 from prunetrain.lazy import tf

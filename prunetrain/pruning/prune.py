@@ -131,7 +131,7 @@ def _fractions(pruned, rate, sparsity, layer_rates):
     """One fraction per kernel, and the counting rule that goes with it."""
     if (rate is None) == (sparsity is None):
         raise ValueError(
-            "exactly one of `rate` (of the weights that remain) and `sparsity` (of all) "
+            "exactly one of `rate` (of what remains) and `sparsity` (of all weights) "
             f"must be given. Received: rate={rate}, sparsity={sparsity}"
         )
     name = "sparsity" if rate is None else "rate"

@@ -1,10 +1,10 @@
 """Exact selection by count, on the device, without sorting.
 
 The r-th lowest score is found bit by bit: floats order like integers once their bits
-are mapped, so 32 counting passes (64 for float64) give the threshold exactly. Nothing is
-copied or sorted: the passes read scores and masks and add up integers. Ties at the
-threshold are broken by position, the lower one being removed first, with the same search
-over positions.
+are mapped, so 32 counting passes (64 for float64) give the threshold exactly. Nothing
+is copied or sorted: the passes read scores and masks and add up integers. Ties at the
+threshold are broken by position, the lower one being removed first, with the same
+search over positions.
 """
 
 import tensorflow as tf
@@ -30,20 +30,24 @@ def remove_lowest(scores, masks, num_remove):
     dtype = keys[0].dtype
 
     def count_keys_below(bound):
-        return _count(mask & (key < bound) for key, mask in zip(keys, live))
+        return _count(
+            mask & (key < bound) for key, mask in zip(keys, live, strict=True)
+        )
 
     threshold = _largest(count_keys_below, num_remove, dtype.size * 8, dtype)
-    ties = [mask & (key == threshold) for key, mask in zip(keys, live)]
+    ties = [mask & (key == threshold) for key, mask in zip(keys, live, strict=True)]
     # Positions in the pool, so that ties across tensors have an order.
     sizes = [key.shape[0] for key in keys]
     starts = [sum(sizes[:index]) for index in range(len(sizes))]
     positions = [
         tf.range(start, start + size, dtype=tf.int64)
-        for start, size in zip(starts, sizes)
+        for start, size in zip(starts, sizes, strict=True)
     ]
 
     def count_ties_below(bound):
-        return _count(tie & (pos < bound) for pos, tie in zip(positions, ties))
+        return _count(
+            tie & (pos < bound) for pos, tie in zip(positions, ties, strict=True)
+        )
 
     num_ties_removed = num_remove - count_keys_below(threshold)
     last = tf.cond(

@@ -7,9 +7,9 @@
     tickets/        the masks that a round trains under, one file per replicate × round
     checkpoints/    the weights at the end of each training
 
-A training counts as finished when its row stands in results.csv; what it leaves besides
-is written before. Files are written beside and renamed, so that a reader never sees half
-a file; only metrics.jsonl grows, by whole lines.
+A training counts as finished when its row stands in results.csv; what it leaves
+besides is written before. Files are written beside and renamed, so that a reader never
+sees half a file; only metrics.jsonl grows, by whole lines.
 """
 
 import contextlib
@@ -225,8 +225,8 @@ def read_rows(path):
             ]
     except (KeyError, ValueError, TypeError, csv.Error) as error:
         raise InputError(
-            f"{file} is damaged ({type(error).__name__}: {error}). Restore it, or start "
-            "again in another --workdir"
+            f"{file} is damaged ({type(error).__name__}: {error}). Restore it, or "
+            "start again in another --workdir"
         ) from error
 
 

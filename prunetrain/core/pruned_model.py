@@ -166,7 +166,7 @@ class PrunedModel(tf.Module):
         variables = self.trainable_variables
         if not optimizer.built:
             optimizer.build(variables)
-        known = _inner(optimizer)._trainable_variables
+        known = inner(optimizer)._trainable_variables
         if [id(v) for v in known] != [id(v) for v in variables]:
             raise ValueError(
                 "`optimizer` was built for the variables of another model (or for some "
@@ -190,7 +190,7 @@ class PrunedModel(tf.Module):
         and the step counter.
         """
         masks, pairs = self._masks_by_id(), []
-        optimizer = _inner(optimizer)
+        optimizer = inner(optimizer)
         variables = optimizer._trainable_variables
         for attribute in vars(optimizer).values():
             if not isinstance(attribute, (list, tuple)) or attribute is variables:
@@ -308,7 +308,7 @@ def masked(tensor, mask):
     return tf.where(mask, tensor, tf.zeros((), tensor.dtype))
 
 
-def _inner(optimizer):
+def inner(optimizer):
     """The optimizer that holds the slots (a loss-scaling one wraps it)."""
     return getattr(optimizer, "inner_optimizer", optimizer)
 

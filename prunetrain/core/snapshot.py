@@ -22,19 +22,9 @@ class Snapshot(tf.Module):
             pruned.attach_optimizer(optimizer)
         self._pruned = pruned
         self._optimizer = optimizer
-        trainable = {id(v) for v in pruned.trainable_variables}
-        self._live = {
-            "weights": [v.value for v in pruned.trainable_variables],
-            # model.variables, not model.weights: only the former has dropout's seeds.
-            "state": [
-                v.value for v in pruned.model.variables if id(v) not in trainable
-            ],
-            "optimizer": [v.value for v in optimizer.variables] if optimizer else [],
-            "masks": list(pruned.masks),
-        }
         self._copies = {
             part: [tf.Variable(v, trainable=False) for v in variables]
-            for part, variables in self._live.items()
+            for part, variables in self._live().items()
         }
         self._copy_in = tf.function(self._update)
         self._copy_out = tf.function(self._restore)
@@ -61,14 +51,29 @@ class Snapshot(tf.Module):
         }
         self._copy_out(tuple(part for part, want in wanted.items() if want))
 
+    def _live(self):
+        """The variables that the copies belong to."""
+        model, optimizer = self._pruned.model, self._optimizer
+        trainable = {id(v) for v in model.trainable_variables}
+        return {
+            "weights": [v.value for v in model.trainable_variables],
+            # model.variables, not model.weights: only the former has dropout's seeds.
+            "state": [v.value for v in model.variables if id(v) not in trainable],
+            "optimizer": [v.value for v in optimizer.variables] if optimizer else [],
+            "masks": list(self._pruned.masks),
+        }
+
+    def _pairs(self, part):
+        return zip(self._copies[part], self._live()[part], strict=True)
+
     def _update(self):
-        for part, copies in self._copies.items():
-            for copy, live in zip(copies, self._live[part], strict=True):
+        for part in self._copies:
+            for copy, live in self._pairs(part):
                 copy.assign(live)
 
     def _restore(self, parts):
         for part in parts:
-            for copy, live in zip(self._copies[part], self._live[part], strict=True):
+            for copy, live in self._pairs(part):
                 live.assign(copy)
         self._pruned.apply_masks()
         if self._optimizer is not None:

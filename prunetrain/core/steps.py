@@ -8,6 +8,8 @@ very same functions.
 import keras
 import tensorflow as tf
 
+from prunetrain.core import pruned_model
+
 COMPILE_MODES = ("auto", "xla", "hybrid", "graph")
 
 _CONVOLUTIONS = tuple(
@@ -123,7 +125,7 @@ def make_update(pruned, optimizer):
 def hold_masks(pruned, optimizer):
     """Applies the masks to kernels and to the optimizer's averages of them."""
     pruned.apply_masks()
-    if getattr(optimizer, "use_ema", False):
+    if pruned_model.inner(optimizer).use_ema:
         pruned.mask_slots(optimizer)
 
 

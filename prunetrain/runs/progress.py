@@ -119,18 +119,21 @@ class Live(Silent):
 
     def begin(self, replicate, branch, round, kept):
         self._label = _label(replicate, branch, round, kept)
-        self._progress.update(self._task, description=self._label)
+        # Short enough for 80 columns with the rest of the line.
+        text = f"rep {replicate} round {round} {branch} {kept:.1%}"
+        self._progress.update(self._task, description=text)
 
     def advance(self, step, num_steps, last_step=None):
         self._last_step = last_step or self._last_step
         speed = self._progress.tasks[0].speed
         rate = f" {speed:,.0f} steps/s" if speed else ""
         self._progress.update(
-            self._task, advance=num_steps, steps=f"step {step}/{self._last_step}{rate}"
+            self._task, advance=num_steps, steps=f"{step}/{self._last_step}{rate}"
         )
 
     def evaluated(self, evaluation, train_loss):
-        self._progress.update(self._task, numbers=_numbers(evaluation))
+        numbers = f"loss {evaluation.loss:.3f} acc {evaluation.accuracy:.1%}"
+        self._progress.update(self._task, numbers=numbers)
 
     def finish(self, row):
         self.say(f"{self._label}  {_outcome(row)}")

@@ -4,6 +4,7 @@ The command line's flags are derived from `Config`; nothing below `experiment.py
 either.
 """
 
+import contextlib
 import dataclasses
 import math
 import numbers
@@ -29,6 +30,7 @@ OPTIMIZERS = (
     "muon",
     "nadam",
     "rmsprop",
+    "schedulefreeadamw",
     "sgd",
 )
 COMPILE_MODES = {
@@ -203,6 +205,10 @@ class Config:
                     "must be PATTERN=RATE with a rate from 0 to below 1, for example "
                     "output=0.1",
                 )
+            if pattern in rates:
+                raise ConfigError(
+                    "layer_rates", pattern, "must name each pattern only once"
+                )
             rates[pattern] = rate
         return rates
 
@@ -224,10 +230,11 @@ def _converted(field, value):
         return value
     if isinstance(value, str):
         value = [part for part in value.split(",") if part]
+    is_list = isinstance(value, (list, tuple))
+    if not is_list or not all(isinstance(item, str) for item in value):
+        raise ConfigError(field.name, value, "must be text, separated by commas")
     values = tuple(value)
     for item in values:
-        if not isinstance(item, str):
-            raise ConfigError(field.name, value, "must be text, separated by commas")
         _check_choice(field, item)
     if len(set(values)) < len(values):
         raise ConfigError(field.name, ",".join(values), "must name each only once")
@@ -235,12 +242,14 @@ def _converted(field, value):
 
 
 def _number(field, value):
-    number = isinstance(value, numbers.Real) and not isinstance(value, bool)
-    if not number or not _in_range(value, **_bounds(field)):
-        raise ConfigError(field.name, value, _range(field))
-    if value != field.type(value):
-        raise ConfigError(field.name, value, _range(field))
-    return field.type(value)
+    if isinstance(value, numbers.Real) and not isinstance(value, bool):
+        # No integer is nan or infinite, no float as large as some integers.
+        with contextlib.suppress(ValueError, OverflowError):
+            number = field.type(value)
+            exact = field.type is float or number == value
+            if exact and _in_range(number, **_bounds(field)):
+                return number
+    raise ConfigError(field.name, value, _range(field))
 
 
 def _bounds(field):

@@ -192,6 +192,21 @@ def seed_for(config, purpose, replicate, round=0):
     return int(np.random.SeedSequence(entropy).generate_state(1)[0])
 
 
+def make_optimizer(name, learning_rate):
+    """A Keras optimizer by its class's name in lower case.
+
+    Raises:
+        ConfigError: the installed Keras has none of that name.
+    """
+    # Not keras.optimizers.get: it does not know Lamb.
+    classes = {key.lower(): value for key, value in vars(keras.optimizers).items()}
+    if name not in classes:
+        raise ConfigError(
+            "optimizer", name, f"must be one that Keras {keras.__version__} has"
+        )
+    return classes[name](learning_rate=learning_rate)
+
+
 class Lab:
     """What an experiment keeps on the device, built once: nothing is traced twice.
 
@@ -256,6 +271,8 @@ class Lab:
             for variable, value in zip(mine, fresh, strict=True):
                 variable.assign(value)
         self.pruned.apply_masks()
+        # Some optimizers' slots do not start at zero.
+        self.pruned.mask_slots(self.optimizer)
 
     def train_to_rewind_point(self):
         """From fresh weights to the point that a finished round 0 has passed."""
@@ -303,12 +320,7 @@ class Lab:
         return MODELS[self.config.model](*self._shapes)
 
     def _make_optimizer(self):
-        return keras.optimizers.get(
-            {
-                "class_name": self.config.optimizer,
-                "config": {"learning_rate": self.config.learning_rate},
-            }
-        )
+        return make_optimizer(self.config.optimizer, self.config.learning_rate)
 
     def _rates_per_kernel(self):
         """`layer_rates`, or by default half the rate for the output layer."""

@@ -9,6 +9,8 @@ are answered at once. Exit codes: 0 done, 1 the run failed, 2 the input was wron
 import contextlib
 import dataclasses
 import os
+import re
+import signal
 import sys
 import tempfile
 import textwrap
@@ -29,6 +31,8 @@ Usage: python -m prunetrain.main [--flagfile=FILE] [--flag=value ...]
 
 Try it: python -m prunetrain.main --train_steps=1000 --rounds=3 --controls=reinit
 """
+# A value, and no comment behind it.
+_FLAG_LINE = re.compile(r"--?\w+=(?!.*\s#).*")
 
 
 def main(argv=None):
@@ -41,7 +45,8 @@ def main(argv=None):
         config = parse(argv)
         _check_backend()
         directory = workdirs.WorkDirectory(config.workdir, config.as_dict())
-        print(f"settings and results: {directory.path}", flush=True)
+        print(f"{_described(config)}; all settings and results: {directory.path}")
+        sys.stdout.flush()
         with _quiet_start():
             from prunetrain import experiment
         warnings.showwarning = _show_warning
@@ -55,14 +60,26 @@ def main(argv=None):
     except RunError as error:
         return _fail(1, error)
     except OSError as error:
-        return _fail(1, f"{error.filename or 'input or output'}: {error.strerror}")
+        problem = error.strerror or error
+        return _fail(1, f"{error.filename or 'input or output'}: {problem}")
+    except _TerminatedError:
+        return _fail(143, "terminated; repeat the command on its --workdir to go on")
     except KeyboardInterrupt:
         return _fail(130, "interrupted; repeat the command on its --workdir to go on")
 
 
 def console():
     """Entry point of the `prunetrain` command."""
+    signal.signal(signal.SIGTERM, _terminate)
     sys.exit(main())
+
+
+class _TerminatedError(BaseException):
+    """SIGTERM came: like KeyboardInterrupt, not for handlers of errors."""
+
+
+def _terminate(*_):
+    raise _TerminatedError
 
 
 def parse(argv):
@@ -73,7 +90,7 @@ def parse(argv):
     """
     values = _flag_values()
     try:
-        words = values(argv)[1:]
+        words = values([argv[0], *_expanded(values, argv[1:])])[1:]
     except flags.Error as error:
         # absl's own words, less its shouting.
         text = str(error).removeprefix("ERROR:: ").rstrip(".")
@@ -84,6 +101,48 @@ def parse(argv):
         )
     given = {field.name: values[field.name].value for field in _fields()}
     return Config(**given)
+
+
+def _expanded(values, words):
+    """`words` with the lines of flagfiles instead of their names, and in front.
+
+    What is typed thus wins over what a file says, wherever the file is named.
+    """
+    lines, typed, words = [], [], iter(words)
+    for word in words:
+        name, sign, file = word.partition("=")
+        if name in ("--flagfile", "-flagfile"):
+            lines += _flagfile_lines(values, file if sign else next(words, ""))
+        else:
+            typed.append(word)
+    return lines + typed
+
+
+def _flagfile_lines(values, file):
+    """The flags in a file, which absl alone would take or leave as it likes."""
+    if not file:
+        raise InputError("--flagfile needs the name of a file: --flagfile=FILE")
+    try:
+        lines = values.read_flags_from_files([f"--flagfile={file}"])
+    except UnicodeDecodeError as error:
+        raise InputError(
+            f"--flagfile={file}: not a text file in UTF-8 ({error.reason}). Save it as "
+            "such"
+        ) from None
+    for line in lines:
+        if not _FLAG_LINE.fullmatch(line):
+            raise InputError(
+                f"--flagfile={file}: the line {line!r} must be --name=value, without a "
+                "byte-order mark; a comment stands on a line of its own, after #"
+            )
+    return lines
+
+
+def _described(config):
+    """What differs from the defaults, as it would be typed."""
+    defaults = workdirs.as_flags(Config().as_dict()).splitlines()
+    given = workdirs.as_flags(config.as_dict()).splitlines()
+    return " ".join(flag for flag in given if flag not in defaults) or "defaults"
 
 
 def _fields():
@@ -121,13 +180,24 @@ def help_text():
         unit = f" [{meta['unit']}]" if meta["unit"] else ""
         lines.append(f"  --{field.name}={default}{unit}")
         lines.extend(wrap.wrap(f"{meta['help'][0].upper()}{meta['help'][1:]}."))
-        for name, what in (meta["choices"] or {}).items():
-            text = what if isinstance(what, str) else what.__doc__.splitlines()[0]
-            lines.extend(wrap.wrap(f"  {name}: {text}" if text else f"  {name}"))
+        lines.extend(_choice_lines(meta["choices"] or {}, wrap))
     lines.append(
         "Files:\n  --flagfile=FILE\n      Reads flags from a file, one a line."
     )
     return "\n".join(lines)
+
+
+def _choice_lines(choices, wrap):
+    """The names a flag takes, each with what it means where that is known."""
+    texts = {
+        name: what if isinstance(what, str) else what.__doc__.splitlines()[0]
+        for name, what in choices.items()
+    }
+    if not any(texts.values()):
+        return wrap.wrap(", ".join(texts))
+    return [
+        line for name, text in texts.items() for line in wrap.wrap(f"  {name}: {text}")
+    ]
 
 
 def _check_backend():
@@ -153,7 +223,7 @@ def _quiet_start():
             import tensorflow as tf
 
             tf.config.list_logical_devices()
-        except BaseException:
+        except Exception:
             file.seek(0)
             os.write(screen, file.read())
             raise

@@ -24,9 +24,10 @@ def accuracy(levels, file):
     ):
         points = [x for x in levels if x.branch == branch]
         means = [100 * x.test_accuracy for x in points]
+        # The mean of equal numbers can miss them by a rounding; bars must not be < 0.
         spread = [
-            [100 * (x.test_accuracy - x.low) for x in points],
-            [100 * (x.high - x.test_accuracy) for x in points],
+            [100 * max(0.0, x.test_accuracy - x.low) for x in points],
+            [100 * max(0.0, x.high - x.test_accuracy) for x in points],
         ]
         axes.errorbar(
             [100 * x.remaining for x in points],
@@ -53,5 +54,6 @@ def accuracy(levels, file):
     replicates = max((x.replicates for x in levels), default=0)
     axes.set_title(f"Accuracy against weights remaining ({replicates} replicates)")
     axes.grid(alpha=0.3)
-    axes.legend()
+    if branches:
+        axes.legend()
     figure.savefig(file, dpi=150)

@@ -64,7 +64,7 @@ def make_eval_loop(pruned, loss_fn, x, y, batch_size=1000, compile="auto"):
         `make_eval_step` gives them for one batch: divide by the count.
     """
     x, y = _on_device(x, y)
-    # XLA compiles the full batch even if there is none, and refuses one beyond the data.
+    # XLA compiles the full batch even if there is none: it must fit into the data.
     batch_size = min(batch_size, x.shape[0])
     _check_batch_size(batch_size, x.shape[0])
     num_full, rest = divmod(x.shape[0], batch_size)

@@ -24,7 +24,7 @@ class LayerSparsity:
 
     @property
     def sparsity(self):
-        return 1.0 - self.kept / self.total
+        return (self.total - self.kept) / self.total
 
 
 class PrunedModel(tf.Module):
@@ -145,8 +145,7 @@ class PrunedModel(tf.Module):
         for new, old in zip(masks, self._masks, strict=True):
             old.assign(new)
         self.apply_masks()
-        for optimizer in self._optimizers:
-            self.mask_slots(optimizer)
+        self.mask_slots()
 
     def attach_optimizer(self, optimizer):
         """Builds `optimizer` for this model and keeps its slots pruned from now on.
@@ -177,10 +176,15 @@ class PrunedModel(tf.Module):
         self._optimizers.add(optimizer)
         self.mask_slots(optimizer)
 
-    def mask_slots(self, optimizer):
-        """Zeroes `optimizer`'s slots (moments, accumulators, averages) where pruned."""
-        for slot, mask in self.slots(optimizer):
-            slot.assign(masked(slot, mask))
+    def mask_slots(self, optimizer=None):
+        """Zeroes slots (moments, accumulators, averages) where pruned.
+
+        Args:
+            optimizer: whose slots; None means every optimizer known to this model.
+        """
+        for known in list(self._optimizers) if optimizer is None else [optimizer]:
+            for slot, mask in self.slots(known):
+                slot.assign(masked(slot, mask))
 
     def slots(self, optimizer):
         """`(slot, mask)` for every variable that `optimizer` keeps per kernel.
@@ -249,8 +253,10 @@ class PrunedModel(tf.Module):
         nothing.
         """
         for kernel, mask in zip(self._kernels, self._masks, strict=True):
-            if not isinstance(kernel.constraint, MaskConstraint):
+            if getattr(kernel.constraint, "mask", None) is not mask:
                 kernel.constraint = MaskConstraint(mask, kernel.constraint)
+                # What `fit` has traced without the constraint would go on without it.
+                self.model.train_function = None
         self.apply_masks()
 
     def _masks_by_id(self):

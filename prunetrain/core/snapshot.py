@@ -50,6 +50,8 @@ class Snapshot(tf.Module):
             "state": state,
         }
         self._copy_out(tuple(part for part, want in wanted.items() if want))
+        # Not in the traced copy: optimizers may be attached after it is traced.
+        self._pruned.mask_slots()
 
     def _live(self):
         """The variables that the copies belong to."""
@@ -76,5 +78,3 @@ class Snapshot(tf.Module):
             for copy, live in self._pairs(part):
                 live.assign(copy)
         self._pruned.apply_masks()
-        if self._optimizer is not None:
-            self._pruned.mask_slots(self._optimizer)

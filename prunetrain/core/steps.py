@@ -34,7 +34,7 @@ def make_train_step(pruned, optimizer, loss_fn, mask_interval=1, compile="auto")
             object or function. The model's own losses (regularisers) are added.
         mask_interval: steps between two multiplications of kernels by masks. Gradients
             are masked at every step, so pruned weights stay zero in between for every
-            optimizer whose update is elementwise.
+            optimizer whose update is elementwise (but Ftrl, which divides by a slot).
         compile: "xla" compiles the whole step, "hybrid" only the update, "graph"
             nothing, "auto" picks (see `pick_mode`).
 

@@ -18,7 +18,7 @@ def remove_lowest(scores, masks, num_remove):
     lower flat index, are removed first. -0.0 equals +0.0.
 
     Args:
-        scores: list of finite float tensors.
+        scores: list of finite float tensors; layers may differ in precision.
         masks: list of boolean tensors of the same shapes; False is already removed.
         num_remove: int64 scalar, at most the number of live weights.
 
@@ -26,6 +26,8 @@ def remove_lowest(scores, masks, num_remove):
         The new masks, a list of boolean tensors.
     """
     live = [tf.reshape(mask, [-1]) for mask in masks]
+    wide = any(score.dtype == tf.float64 for score in scores)
+    scores = [tf.cast(score, tf.float64 if wide else tf.float32) for score in scores]
     keys = [tf.reshape(_ordered_bits(score), [-1]) for score in scores]
     dtype = keys[0].dtype
 
@@ -70,8 +72,6 @@ def remove_lowest(scores, masks, num_remove):
 
 def _ordered_bits(scores):
     """Integers that order as the floats do; -0.0 and +0.0 give the same one."""
-    if scores.dtype in (tf.float16, tf.bfloat16):
-        scores = tf.cast(scores, tf.float32)
     integer = tf.int64 if scores.dtype == tf.float64 else tf.int32
     bits = tf.bitcast(scores, integer)
     return tf.where(bits < 0, integer.min - bits, bits)

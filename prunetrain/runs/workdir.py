@@ -23,7 +23,7 @@ import time
 
 import numpy as np
 
-from prunetrain.errors import InputError
+from prunetrain.errors import InputError, RunError
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,11 +87,17 @@ class WorkDirectory:
     def _settle(self, settings):
         """Writes the settings, or compares them with those that are there."""
         file = self.path / "config.json"
-        if not file.exists():
+        # Settings that never trained bind nobody: they may have been a mistake.
+        if not any(
+            (self.path / name).exists() for name in ("metrics.jsonl", "results.csv")
+        ):
             _write(file, json.dumps(settings, indent=2) + "\n")
             _write(self.path / "flags.txt", as_flags(settings))
             return
-        known = _parse_json(file.read_text(), file)
+        try:
+            known = _parse_json(file.read_bytes(), file)
+        except OSError as error:
+            raise _damaged(file, error) from error
         differing = [
             f"{name}: {known.get(name)!r} there, {settings.get(name)!r} here"
             for name in sorted({*known, *settings})
@@ -122,28 +128,33 @@ class WorkDirectory:
         )
         writer.writeheader()
         writer.writerows(dataclasses.asdict(row) for row in self.rows)
-        _write(self.path / "results.csv", text.getvalue())
+        with _told(self.path / "results.csv") as file:
+            _write(file, text.getvalue())
 
     def add_metrics(self, **values):
         """Adds a line to metrics.jsonl."""
-        with open(self.path / "metrics.jsonl", "a") as file:
-            file.write(json.dumps(values) + "\n")
+        with _told(self.path / "metrics.jsonl") as file, open(file, "a") as stream:
+            stream.write(json.dumps(values) + "\n")
 
     def _drop_unfinished_metrics(self):
         """Forgets the evaluations of a training that was cut off: it starts again."""
         file = self.path / "metrics.jsonl"
         if not file.exists():
             return
-        lines = file.read_text().splitlines(keepends=True)
+        lines = file.read_bytes().splitlines(keepends=True)
         kept = [line for line in lines if self._is_finished(line, file)]
         if len(kept) < len(lines):
-            _write(file, "".join(kept))
+            _write(file, b"".join(kept))
 
     def _is_finished(self, line, file):
-        if not line.endswith("\n"):
+        if not line.endswith(b"\n"):
             return False
         values = _parse_json(line, file)
-        return (values["replicate"], values["branch"], values["round"]) in self._rows
+        try:
+            key = values["replicate"], values["branch"], values["round"]
+        except KeyError as error:
+            raise _damaged(file, error) from error
+        return key in self._rows
 
     def _ticket(self, replicate, round):
         return self.path / "tickets" / f"replicate{replicate}-round{round:02d}.npz"
@@ -165,7 +176,8 @@ class WorkDirectory:
             arrays[f"shape_{index}"] = np.array(mask.shape)
         data = io.BytesIO()
         np.savez(data, **arrays)
-        _write(self._ticket(replicate, round), data.getvalue())
+        with _told(self._ticket(replicate, round)) as file:
+            _write(file, data.getvalue())
 
     def load_masks(self, replicate, round):
         """The masks that `round` trains under, a list of boolean arrays.
@@ -175,27 +187,28 @@ class WorkDirectory:
         """
         file = self._ticket(replicate, round)
         try:
-            with np.load(file, allow_pickle=False) as arrays:
+            with (
+                open(file, "rb") as stream,
+                np.load(stream, allow_pickle=False) as arrays,
+            ):
                 masks = []
                 for index in range(len(arrays["paths"])):
                     shape = tuple(map(int, arrays[f"shape_{index}"]))
                     bits = np.unpackbits(arrays[f"bits_{index}"])
                     masks.append(bits[: np.prod(shape)].astype(bool).reshape(shape))
                 return masks
-        except (OSError, ValueError, KeyError, EOFError) as error:
-            raise InputError(
-                f"{file} is missing or damaged ({error}). Start again in another "
-                "--workdir"
-            ) from error
+        # Damage comes to light as a dozen types, from zipfile, zlib and NumPy.
+        except Exception as error:
+            raise _damaged(file, error) from error
 
     def save_weights(self, model, replicate, branch, round):
         """Writes the model's weights in Keras's format (`model.load_weights`)."""
         name = f"replicate{replicate}-{branch}-round{round:02d}.weights.h5"
-        file = self.path / "checkpoints" / name
-        # Keras insists on the ending.
-        beside = file.with_name(f"writing-{name}")
-        model.save_weights(beside)
-        os.replace(beside, file)
+        with _told(self.path / "checkpoints" / name) as file:
+            # Keras insists on the ending.
+            beside = file.with_name(f"writing-{name}")
+            model.save_weights(beside)
+            os.replace(beside, file)
 
 
 def as_flags(settings):
@@ -219,26 +232,33 @@ def read_rows(path):
     fields = dataclasses.fields(Row)
     try:
         with open(file, newline="") as stream:
+            reader = csv.DictReader(stream)
+            if reader.fieldnames is None:
+                raise ValueError("it is empty")
             return [
                 Row(**{field.name: field.type(line[field.name]) for field in fields})
-                for line in csv.DictReader(stream)
+                for line in reader
             ]
     except (KeyError, ValueError, TypeError, csv.Error) as error:
-        raise InputError(
-            f"{file} is damaged ({type(error).__name__}: {error}). Restore it, or "
-            "start again in another --workdir"
-        ) from error
+        raise _damaged(file, error) from error
 
 
 def _parse_json(text, file):
+    """The JSON object in `text`."""
     try:
         values = json.loads(text)
+        if not isinstance(values, dict):
+            raise ValueError("it holds no JSON object")
     except ValueError as error:
-        raise InputError(
-            f"{file} is damaged ({error}). Restore it, or start again in another "
-            "--workdir"
-        ) from error
+        raise _damaged(file, error) from error
     return values
+
+
+def _damaged(file, error):
+    return InputError(
+        f"{file} is missing or damaged ({type(error).__name__}: {error}). Restore it, "
+        "or start again in another --workdir"
+    )
 
 
 def _new_folder():
@@ -248,6 +268,18 @@ def _new_folder():
         number += 1
         path = stem.with_name(f"{stem.name}-{number}")
     return path
+
+
+@contextlib.contextmanager
+def _told(file):
+    """The file, with what prevents writing it told as the end of the run."""
+    try:
+        yield file
+    except OSError as error:
+        raise RunError(
+            f"{file} could not be written ({error.strerror or error}). Trainings "
+            "finished before are kept; repeat the command on its --workdir to go on"
+        ) from error
 
 
 def _write(file, content):

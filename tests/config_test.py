@@ -1,0 +1,270 @@
+"""Config: what is refused and in which words, what is converted, what the names are."""
+
+import dataclasses
+import fractions
+import inspect
+import math
+
+import keras
+import numpy as np
+import pytest
+
+from prunetrain import config, data, errors, experiment, models
+from prunetrain.config import Config
+from prunetrain.core import steps
+from prunetrain.pruning import allocation, criteria, patterns
+from tests import toys
+
+FIELDS = {field.name: field for field in dataclasses.fields(Config)}
+
+
+def names(*types):
+    return [name for name, field in FIELDS.items() if field.type in types]
+
+
+INTEGERS, FLOATS, TEXTS = names(int), names(float), names(str)
+CHOICES = [name for name in TEXTS if FIELDS[name].metadata["choices"]]
+LISTS = [name for name in FIELDS if name not in {*INTEGERS, *FLOATS, *TEXTS}]
+
+
+def refused(field, value, *fragments, **others):
+    """Asserts that `Config` refuses `value`, naming field, value and the fragments."""
+    with pytest.raises(config.ConfigError) as caught:
+        Config(**{field: value}, **others)
+    assert caught.value.field == field
+    message = str(caught.value)
+    for fragment in (f"`{field}`", "Received: ", *fragments):
+        assert fragment in message
+    assert "\n" not in message
+    return caught.value
+
+
+def test_every_field_belongs_to_a_kind_that_is_tested_below():
+    assert LISTS == ["layer_rates", "controls"]
+    assert FLOATS == ["learning_rate", "prune_rate"]
+    assert set(TEXTS) - set(CHOICES) == {"workdir", "data_dir"}
+
+
+# Wrong values
+
+
+@pytest.mark.parametrize("value", [True, math.nan, math.inf, -math.inf, "5", None, []])
+@pytest.mark.parametrize("field", INTEGERS + FLOATS)
+def test_numbers_must_be_finite_numbers(field, value):
+    refused(field, value, "must be")
+
+
+@pytest.mark.parametrize("value", [1.5, fractions.Fraction(3, 2)])
+@pytest.mark.parametrize("field", INTEGERS)
+def test_whole_numbers_must_be_whole(field, value):
+    refused(field, value, "must be a whole number")
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "rule"),
+    [
+        ("seed", -1, "from 0 to 4294967295"),
+        ("seed", 2**32, "from 0 to 4294967295"),
+        ("replicates", 0, "from 1"),
+        ("steps_per_loop", 0, "from 1 (steps)"),
+        ("validation_size", 0, "from 1 (examples)"),
+        ("learning_rate", 0, "above 0"),
+        ("learning_rate", -1e-3, "above 0"),
+        ("batch_size", 0, "from 1 (examples)"),
+        ("batch_size", -5, "from 1 (examples)"),
+        ("train_steps", 0, "from 1 (steps)"),
+        ("eval_every", 0, "from 1 (steps)"),
+        ("rounds", -1, "from 0"),
+        ("rewind_step", -1, "from 0 (step)"),
+    ],
+)
+def test_numbers_out_of_range_are_refused_with_the_range(field, value, rule):
+    refused(field, value, rule, f"{field}={value}")
+
+
+def test_a_learning_rate_that_no_float_can_hold_is_refused():
+    refused("learning_rate", 10**400, "finite")
+
+
+@pytest.mark.parametrize("value", [20, 1, 1.0, -0.1, math.nan])
+def test_a_rate_of_pruning_is_a_fraction_and_the_message_shows_one(value):
+    error = refused("prune_rate", value, "from 0 to below 1", "0.2 for 20 %")
+    assert "fraction of the weights that remain" in error.rule
+
+
+@pytest.mark.parametrize("value", [5, None, ["mnist"], True])
+@pytest.mark.parametrize("field", TEXTS)
+def test_text_must_be_text(field, value):
+    refused(field, value, "must be text")
+
+
+@pytest.mark.parametrize("field", CHOICES)
+def test_a_misspelt_name_is_answered_with_all_names_and_the_nearest(field):
+    choices = list(FIELDS[field].metadata["choices"])
+    refused(field, choices[0] + "x", ", ".join(choices), f"mean {choices[0]!r}")
+
+
+@pytest.mark.parametrize("field", CHOICES)
+def test_a_name_like_no_other_is_answered_with_all_names(field):
+    error = refused(field, "!", *FIELDS[field].metadata["choices"])
+    assert "did you mean" not in error.rule
+
+
+@pytest.mark.parametrize("field", CHOICES)
+def test_a_name_must_not_be_empty(field):
+    refused(field, "", "must be one of")
+
+
+@pytest.mark.parametrize("value", [5, None, True, [3], ("reinit", None)])
+@pytest.mark.parametrize("field", LISTS)
+def test_lists_must_hold_text(field, value):
+    refused(field, value, "must be text, separated by commas")
+
+
+def test_a_misspelt_control_is_answered_with_the_nearest():
+    refused("controls", "reinnit", "must be one of reinit", "mean 'reinit'")
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("controls", "reinit,reinit"),
+        ("layer_rates", "output=0.1,output=0.1"),
+        ("layer_rates", "output=0.1,output=0.3"),
+    ],
+)
+def test_a_thing_named_twice_is_refused(field, value):
+    refused(field, value, "only once")
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["output", "=0.1", "output=", "output=x", "output=1", "output=-0.1", "output=nan"],
+)
+def test_layer_rates_must_be_patterns_with_fractions(value):
+    refused("layer_rates", value, "PATTERN=RATE", "for example output=0.1", value)
+
+
+# Values that do not go together
+
+
+@pytest.mark.parametrize("rewind_step", [10, 11])
+def test_the_rewind_step_must_lie_within_the_training(rewind_step):
+    refused("rewind_step", rewind_step, "less than train_steps=10", train_steps=10)
+
+
+def test_the_last_step_but_one_can_be_rewound_to():
+    assert Config(rewind_step=9, train_steps=10).rewind_step == 9
+
+
+def test_layer_rates_need_an_allocation_by_layers():
+    refused("layer_rates", "output=0.1", "allocation=layerwise", allocation="global")
+
+
+# Good values
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "expected"),
+    [
+        ("learning_rate", 1, 1.0),
+        ("learning_rate", np.float32(0.5), 0.5),
+        ("prune_rate", 0, 0.0),
+        ("batch_size", 60.0, 60),
+        ("batch_size", np.int64(60), 60),
+        ("seed", 2**32 - 1, 2**32 - 1),
+        ("controls", "reinit", ("reinit",)),
+        ("controls", "", ()),
+        ("controls", ["reinit"], ("reinit",)),
+        ("layer_rates", "a=0.1,b=0.2", ("a=0.1", "b=0.2")),
+        ("layer_rates", "a=0.1,", ("a=0.1",)),
+    ],
+)
+def test_good_values_are_converted_to_the_type_of_the_field(field, value, expected):
+    converted = getattr(Config(**{field: value}), field)
+    assert converted == expected
+    assert type(converted) is type(expected)
+
+
+def test_the_last_equals_sign_parts_pattern_and_rate():
+    given = Config(layer_rates=("(?=h).*=0.25", "output=0"))
+    assert given.rates_by_pattern() == {"(?=h).*": 0.25, "output": 0.0}
+
+
+def test_a_config_is_frozen():
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        Config().seed = 1
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"controls": "reinit", "layer_rates": "a=0.1,b=0.2", "learning_rate": 1},
+        {"allocation": "global", "rewind_step": 500, "compile": "graph"},
+    ],
+)
+def test_as_dict_gives_the_same_config_again(settings):
+    given = Config(**settings)
+    assert Config(**given.as_dict()) == given
+
+
+def test_as_dict_holds_every_field_but_the_folder_that_a_run_lies_in():
+    # A run must be the same run after its folder was moved.
+    held = Config(workdir="somewhere").as_dict()
+    assert set(held) == set(FIELDS) - {"workdir"}
+
+
+def test_a_refusal_is_an_input_error_that_keeps_field_value_and_rule():
+    error = refused("batch_size", 0)
+    assert isinstance(error, errors.InputError)
+    assert error.received == 0
+    assert error.rule == "must be a whole number from 1 (examples)"
+
+
+# The names are those of what exists
+
+
+@pytest.mark.parametrize(
+    ("field", "registry"),
+    [
+        ("dataset", data.DATASETS),
+        ("scaling", data.SCALINGS),
+        ("model", models.MODELS),
+        ("criterion", criteria.CRITERIA),
+        ("allocation", allocation.ALLOCATIONS),
+        ("pattern", patterns.PATTERNS),
+    ],
+)
+def test_a_name_that_is_registered_is_at_once_a_setting(field, registry, monkeypatch):
+    refused(field, "newcomer")
+    monkeypatch.setitem(registry, "newcomer", lambda: None)
+    assert getattr(Config(**{field: "newcomer"}), field) == "newcomer"
+
+
+def test_compile_modes_are_those_of_the_steps():
+    assert tuple(config.COMPILE_MODES) == steps.COMPILE_MODES
+
+
+@pytest.mark.parametrize("name", config.OPTIMIZERS)
+def test_every_optimizer_that_is_named_exists(name):
+    optimizer = experiment.make_optimizer(name, 0.25)
+    assert type(optimizer).__name__.lower() == name
+    assert float(optimizer.learning_rate) == 0.25
+
+
+def test_every_optimizer_of_keras_is_named():
+    classes = {
+        name.lower()
+        for name, value in vars(keras.optimizers).items()
+        if inspect.isclass(value) and issubclass(value, keras.optimizers.Optimizer)
+    }
+    # These hold other optimizers, or are the base of all.
+    classes -= {"optimizer", "lossscaleoptimizer", "multioptimizer", "optimizermap"}
+    assert set(config.OPTIMIZERS) == classes
+
+
+def test_an_optimizer_that_this_keras_lacks_is_refused(monkeypatch):
+    monkeypatch.delattr(keras.optimizers, "Muon")
+    with toys.raises(config.ConfigError, "`optimizer`", "muon", keras.__version__):
+        experiment.make_optimizer("muon", 0.1)

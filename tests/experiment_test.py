@@ -1,0 +1,781 @@
+"""The experiment: train, prune, rewind, repeat; interrupted and gone on with."""
+
+import dataclasses
+import functools
+import itertools
+import json
+import types
+import warnings
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import prunetrain as pt
+from prunetrain import config as config_lib
+from prunetrain import errors, experiment
+from prunetrain.runs import progress, workdir
+from tests import tiny, toys
+
+# 228 weights in two kernels, 40 examples in 5 batches an epoch.
+SETTINGS = {
+    **{"dataset": "noise", "model": "net", "compile": "graph", "learning_rate": 0.05},
+    **{"validation_size": 20, "batch_size": 8, "train_steps": 12, "eval_every": 4},
+    **{"rounds": 3, "steps_per_loop": 3},
+}
+KERNELS = ["net/hidden/kernel", "net/output/kernel"]
+HIDDEN, OUTPUT = 16 * 12, 12 * 3
+
+
+@pytest.fixture(autouse=True, scope="module")
+def registered():
+    with pytest.MonkeyPatch.context() as patch:
+        tiny.register(patch)
+        yield
+
+
+def settings(**changes):
+    return pt.Config(**{**SETTINGS, **changes})
+
+
+class Labs:
+    """Lends one compiled `Lab` to all runs that differ in the rewind step at most.
+
+    Compiling takes seconds. It is wiped each time, and thus knows less than a new one:
+    what a run needs of an earlier one has to come from the folder.
+    """
+
+    def __init__(self):
+        self.make, self._labs = experiment.Lab, {}
+
+    def __call__(self, config):
+        key = dataclasses.replace(config, rewind_step=0)
+        if key not in self._labs:
+            self._labs[key] = self.make(config)
+        lab = self.last = self._labs[key]
+        lab.config = config
+        for variable in (
+            *(v.value for v in lab.pruned.model.variables),
+            *(v.value for v in lab.optimizer.variables),
+            *lab.pruned.masks,
+            *lab.rewind.variables,
+            *lab.best.variables,
+        ):
+            variable.assign(tf.zeros_like(variable))
+        return lab
+
+
+@pytest.fixture(scope="module")
+def labs():
+    lender = Labs()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(experiment, "Lab", lender)
+        yield lender
+
+
+@dataclasses.dataclass(frozen=True)
+class Moment:
+    """Copies of what is on the device."""
+
+    kernels: list
+    others: list
+    masks: list
+    optimizer: list
+    order: int
+
+
+def moment(lab):
+    kernels = {id(kernel) for kernel in lab.pruned.kernels}
+    return Moment(
+        toys.values(lab.pruned.kernels),
+        toys.values(v for v in lab.pruned.model.variables if id(v) not in kernels),
+        toys.values(lab.pruned.masks),
+        toys.values(lab.optimizer.variables),
+        int(lab.loop.seed),
+    )
+
+
+class Recorder(progress.Silent):
+    """A display that keeps what it is told and, given labs, what the lab then holds."""
+
+    def __init__(self, labs=None):
+        self._labs = labs
+        self.expected, self.kept, self.at, self.tested = 0, {}, {}, {}
+        self.evaluations, self.rows, self.said = {}, [], []
+
+    def expect(self, num_steps):
+        self.expected = num_steps
+
+    def begin(self, replicate, branch, round, kept):
+        self._key = replicate, branch, round
+        self.kept[self._key] = kept
+        self.evaluations[self._key] = []
+
+    def advance(self, step, num_steps, last_step=None):
+        self._look(self.at, (self._key, step))
+
+    def evaluated(self, evaluation, train_loss):
+        self.evaluations[self._key].append(evaluation)
+
+    def finish(self, row):
+        self.rows.append(row)
+        self._look(self.tested, self._key)
+
+    def say(self, text):
+        self.said.append(text)
+
+    def _look(self, moments, key):
+        if self._labs:
+            lab = self._labs.last
+            pt.testing.assert_masks_hold(lab.pruned, lab.optimizer)
+            moments[key] = moment(lab)
+
+
+def perform(config, path, labs=None):
+    """Runs an experiment; returns its recorder, with the directory and the results."""
+    recorder = Recorder(labs)
+    recorder.config = config
+    recorder.results = experiment.run(config, path, recorder)
+    recorder.directory = workdir.WorkDirectory(path, config.as_dict())
+    return recorder
+
+
+@pytest.fixture(scope="module")
+def wholes(labs, tmp_path_factory):
+    """Runs of two replicates with controls, by rewind step; nothing interrupts them."""
+
+    @functools.cache
+    def make(rewind_step):
+        config = settings(
+            rewind_step=rewind_step, replicates=2, controls="reinit", compile="xla"
+        )
+        recorder = perform(config, tmp_path_factory.mktemp("whole"), labs)
+        recorder.num_traces = labs.last.loop.num_traces
+        return recorder
+
+    return make
+
+
+@pytest.fixture(params=[0, 5], ids=["rewind 0", "rewind 5"])
+def whole(request, wholes):
+    return wholes(request.param)
+
+
+def tickets(first_round=1):
+    """`(replicate, round)` of the rewound tickets."""
+    return itertools.product(range(2), range(first_round, 4))
+
+
+def lines(path):
+    """metrics.jsonl as a list of dicts."""
+    return [json.loads(x) for x in (path / "metrics.jsonl").read_text().splitlines()]
+
+
+# What a run does
+
+
+def test_trainings_come_by_replicate_and_round_the_ticket_before_its_control(whole):
+    keys = [row.key for row in whole.results.rows]
+    one = [("ticket", 0)]
+    one += [(branch, r) for r in (1, 2, 3) for branch in ("ticket", "reinit")]
+    assert keys == [(replicate, *key) for replicate in range(2) for key in one]
+    assert whole.rows == whole.results.rows == whole.directory.rows
+    assert whole.results.workdir == whole.directory.path
+
+
+def test_replicates_and_rounds_trace_the_loop_exactly_once(whole):
+    assert whole.num_traces == 1
+
+
+def test_survivors_start_from_the_snapshot_to_the_bit(whole):
+    step = whole.config.rewind_step
+    for replicate, round in tickets():
+        snapshot = whole.at[(replicate, "ticket", 0), step]
+        start = whole.at[(replicate, "ticket", round), step]
+        expected = [
+            np.where(mask, kernel, np.float32(0))
+            for mask, kernel in zip(start.masks, snapshot.kernels, strict=True)
+        ]
+        assert bits(start.kernels) == bits(expected)
+        # Biases, the seed of dropout.
+        assert bits(start.others) == bits(snapshot.others)
+
+
+def test_the_optimizer_starts_from_the_snapshot_but_for_what_is_pruned(whole):
+    step = whole.config.rewind_step
+    for replicate, round in tickets():
+        start = whole.at[(replicate, "ticket", round), step]
+        snapshot = whole.at[(replicate, "ticket", 0), step]
+        masks = {mask.shape: mask for mask in start.masks}
+        expected = [
+            np.where(masks.get(slot.shape, True), slot, slot.dtype.type(0))
+            for slot in snapshot.optimizer
+        ]
+        assert bits(start.optimizer) == bits(expected)
+        # The step counter, which schedules of the learning rate follow.
+        assert step in [int(x) for x in snapshot.optimizer if x.dtype == np.int64]
+
+
+def bits(arrays):
+    return [array.tobytes() for array in arrays]
+
+
+def test_masks_are_of_the_trained_weights(whole):
+    for replicate, round in tickets():
+        before = whole.at[(replicate, "ticket", round - 1), 12]
+        masks = whole.directory.load_masks(replicate, round)
+        for mask, kernel, old, rate in zip(
+            masks, before.kernels, before.masks, (0.2, 0.1), strict=True
+        ):
+            count = int(rate * old.sum() + 0.5)
+            (expected,) = toys.lowest_removed([abs(kernel)], [old], count)
+            np.testing.assert_array_equal(mask, expected)
+
+
+def test_rounds_train_under_the_masks_in_their_files(whole):
+    for replicate, round in tickets():
+        masks = whole.directory.load_masks(replicate, round)
+        for branch in ("ticket", "reinit"):
+            for step in (8, 12):
+                held = whole.at[(replicate, branch, round), step]
+                assert bits(held.masks) == bits(masks)
+    for replicate in range(2):
+        dense = whole.at[(replicate, "ticket", 0), 12]
+        assert all(mask.all() for mask in dense.masks)
+
+
+def test_weights_remaining_follow_from_the_rates(whole):
+    # Of 192: 38, 31, 25 go; of 36 at half the rate: 4, 3, 3.
+    expected = {0: 192 + 36, 1: 154 + 32, 2: 123 + 29, 3: 98 + 26}
+    for row in whole.results.rows:
+        assert row.weights_remaining == expected[row.round]
+        assert row.sparsity == (228 - row.weights_remaining) / 228
+        assert whole.kept[row.key] == row.weights_remaining / 228
+
+
+def test_the_control_draws_fresh_weights_in_each_round_and_replicate(whole):
+    drawn = [whole.at[(r, "ticket", 0), 0] for r in range(2)]
+    drawn += [whole.at[(r, "reinit", round), 0] for r, round in tickets()]
+    for first, second in itertools.combinations(drawn, 2):
+        for mine, theirs in zip(first.kernels, second.kernels, strict=True):
+            live = (mine != 0) & (theirs != 0)
+            assert live.any()
+            assert not np.any((mine == theirs) & live)
+
+
+def test_the_control_starts_with_a_fresh_optimizer_and_dropout(whole):
+    dense = whole.at[(0, "ticket", 0), 0]
+    for replicate, round in tickets():
+        start = whole.at[(replicate, "reinit", round), 0]
+        assert bits(start.optimizer) == bits(dense.optimizer)
+
+
+def test_the_order_of_the_data_is_that_of_the_replicate(whole):
+    orders = {}
+    for (key, _), held in whole.at.items():
+        orders.setdefault(key[0], set()).add(held.order)
+    assert [len(found) for found in orders.values()] == [1, 1]
+    assert orders[0] != orders[1]
+
+
+def test_steps_start_at_the_rewind_step_for_rewound_tickets_only(whole):
+    step = whole.config.rewind_step
+    for replicate, branch, round in whole.kept:
+        steps = [s for key, s in whole.at if key == (replicate, branch, round)]
+        assert steps[0] == (step if round and branch == "ticket" else 0)
+        assert steps[-1] == 12
+        # A dispatch is 3 steps at most, and ends at evaluations.
+        assert max(b - a for a, b in itertools.pairwise(steps)) <= 3
+        assert set(range(4, 13, 4)) - set(range(steps[0])) <= set(steps)
+
+
+def test_the_display_is_told_how_many_steps_will_come(whole):
+    rewound = 2 * 3 * (12 - whole.config.rewind_step)
+    assert whole.expected == 2 * 12 + rewound + 2 * 3 * 12
+
+
+# What it writes
+
+
+def test_the_best_step_is_that_of_the_lowest_validation_loss(whole):
+    logged = lines(whole.directory.path)
+    for row in whole.results.rows:
+        mine = [
+            line
+            for line in logged
+            if (line["replicate"], line["branch"], line["round"]) == row.key
+            and line["split"] == "validation"
+        ]
+        losses = [line["loss"] for line in mine]
+        best = mine[int(np.argmin(losses))]
+        found = row.best_step, row.val_loss, row.val_accuracy
+        assert found == (best["step"], best["loss"], best["accuracy"])
+        last = row.final_val_loss, row.final_val_accuracy
+        assert last == (mine[-1]["loss"], mine[-1]["accuracy"])
+    # Else the last step would do as well.
+    assert any(row.best_step < 12 for row in whole.results.rows)
+
+
+def outcome(moment, split):
+    """Loss and accuracy of the network's weights, by NumPy."""
+    x, y = split
+    hidden_bias, output_bias = (v for v in moment.others if v.dtype == np.float32)
+    hidden = np.maximum(x.reshape(len(x), -1) @ moment.kernels[0] + hidden_bias, 0)
+    logits = (hidden @ moment.kernels[1] + output_bias).astype(np.float64)
+    chosen = logits[np.arange(len(y)), y]
+    losses = np.log(np.exp(logits).sum(1)) - chosen
+    return losses.mean(), (logits.argmax(1) == y).mean()
+
+
+def test_tests_are_made_at_the_best_step_and_at_the_last(whole):
+    dataset = pt.load_dataset("noise", validation_size=20)
+    for row in whole.results.rows:
+        for step, split, found in (
+            (row.best_step, dataset.test, (row.test_loss, row.test_accuracy)),
+            (12, dataset.test, (row.final_test_loss, row.final_test_accuracy)),
+            (row.best_step, dataset.validation, (row.val_loss, row.val_accuracy)),
+        ):
+            expected = outcome(whole.at[row.key, step], split)
+            np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
+def test_a_checkpoint_holds_the_weights_of_the_last_step(whole):
+    model = tiny.network((4, 4, 1), 3)
+    for replicate, branch, round in whole.kept:
+        name = f"replicate{replicate}-{branch}-round{round:02d}.weights.h5"
+        model.load_weights(whole.directory.path / "checkpoints" / name)
+        last = whole.at[(replicate, branch, round), 12]
+        kernels = [weight for weight in model.weights if len(weight.shape) == 2]
+        assert bits(toys.values(kernels)) == bits(last.kernels)
+
+
+def test_every_evaluation_is_a_line_labelled_with_phase_and_split(whole):
+    expected = []
+    for row in whole.results.rows:
+        where = (*row.key, row.weights_remaining)
+        steps = [x.step for x in whole.evaluations[row.key]]
+        # Before any step of the round and after its last: what pruning cost, what
+        # training won back.
+        start = whole.config.rewind_step if row.round and row.branch == "ticket" else 0
+        assert (steps[0], steps[-1]) == (start, 12)
+        expected += [(*where, "validation", step) for step in steps]
+        expected += [(*where, "test", step) for step in (row.best_step, 12)]
+    names = ("replicate", "branch", "round", "weights_remaining", "split", "step")
+    logged = lines(whole.directory.path)
+    assert [tuple(line[name] for name in names) for line in logged] == expected
+
+
+def test_training_losses_are_means_over_the_steps_since_the_last_evaluation(whole):
+    logged = [x for x in lines(whole.directory.path) if x["split"] == "validation"]
+    for first, second in itertools.pairwise(logged):
+        same = all(first[x] == second[x] for x in ("replicate", "branch", "round"))
+        assert (second["train_loss"] is None) == (not same)
+        assert second["train_loss"] is None or 0 < second["train_loss"] < 20
+
+
+# Interrupted, and gone on with
+
+
+class Cut(Recorder):
+    """Interrupts every run at one kind of moment, each time one training further."""
+
+    def __init__(self, where):
+        super().__init__()
+        self._where = where
+
+    def evaluated(self, evaluation, train_loss):
+        super().evaluated(evaluation, train_loss)
+        if self._where == "midway" and len(self.rows) == 1 and evaluation.step == 8:
+            raise KeyboardInterrupt
+
+    def finish(self, row):
+        super().finish(row)
+        if self._where == "finish":
+            raise KeyboardInterrupt
+
+
+def cut_before_the_second_row(monkeypatch):
+    """Interrupts every run when all of its second training but the row is written."""
+    add_row = workdir.WorkDirectory.add_row
+
+    def add(directory, row):
+        added = getattr(directory, "added_here", 0)
+        if added:
+            raise KeyboardInterrupt
+        directory.added_here = added + 1
+        add_row(directory, row)
+
+    monkeypatch.setattr(workdir.WorkDirectory, "add_row", add)
+
+
+def left(path):
+    """What a run left, less the times: rows, metrics, tickets, weights."""
+    rows = [
+        dataclasses.replace(row, train_seconds=0) for row in workdir.read_rows(path)
+    ]
+    masks, weights = {}, {}
+    for file in (path / "tickets").iterdir():
+        with np.load(file) as arrays:
+            masks[file.name] = {name: arrays[name].tobytes() for name in arrays}
+    model = tiny.network((4, 4, 1), 3)
+    for file in (path / "checkpoints").iterdir():
+        model.load_weights(file)
+        weights[file.name] = toys.bits(model.weights)
+    return rows, (path / "metrics.jsonl").read_text(), masks, weights
+
+
+@pytest.mark.parametrize(
+    ("rewind_step", "where"),
+    [
+        (0, "finish"),
+        (0, "midway"),
+        (5, "finish"),
+        (5, "midway"),
+        (5, "before the row"),
+    ],
+)
+def test_a_run_cut_in_every_training_equals_one_that_was_not(
+    rewind_step, where, wholes, tmp_path, monkeypatch
+):
+    whole = wholes(rewind_step)
+    if where == "before the row":
+        cut_before_the_second_row(monkeypatch)
+    num_cuts = 0
+    while True:
+        try:
+            experiment.run(whole.config, tmp_path, Cut(where))
+            break
+        except KeyboardInterrupt:
+            num_cuts += 1
+            assert len(workdir.read_rows(tmp_path)) == num_cuts
+    assert num_cuts == (14 if where == "finish" else 13)
+    assert left(tmp_path) == left(whole.directory.path)
+
+
+def test_a_run_goes_on_in_a_new_lab(wholes, tmp_path, monkeypatch, labs):
+    # The proof that lent labs hide nothing.
+    whole = wholes(5)
+
+    class CutAtControl(Recorder):
+        def finish(self, row):
+            if row.key == (0, "reinit", 1):
+                raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        experiment.run(whole.config, tmp_path, CutAtControl())
+    monkeypatch.setattr(experiment, "Lab", labs.make)
+    experiment.run(whole.config, tmp_path, Recorder())
+    assert left(tmp_path) == left(whole.directory.path)
+
+
+def test_a_finished_run_trains_nothing_and_says_so(whole, labs):
+    before = left(whole.directory.path)
+    again = perform(whole.config, whole.directory.path, labs)
+    assert again.said == [
+        f"{whole.directory.path}: every round is finished, nothing to train"
+    ]
+    assert (again.expected, again.kept) == (0, {})
+    assert again.results.rows == whole.results.rows
+    assert left(whole.directory.path) == before
+
+
+# How it ends
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"prune_rate": 0}, "0 of 228 weights prunes nothing"),
+        ({"prune_rate": 0.002}, "0.002 of 228 weights prunes nothing"),
+        ({"layer_rates": ".*=0.999"}, "at least one weight must be left"),
+    ],
+)
+def test_a_round_that_would_change_nothing_or_leave_nothing_ends_the_run(
+    changes, said, tmp_path
+):
+    config = settings(controls="reinit", train_steps=4, **changes)
+    run = perform(config, tmp_path)
+    assert [row.key for row in run.rows] == [(0, "ticket", 0)]
+    assert len(run.said) == 1
+    assert "No further round" in run.said[0]
+    assert said in run.said[0]
+    again = perform(config, tmp_path)
+    assert again.rows == []
+    assert "every round is finished" in again.said[0]
+
+
+def test_pruning_goes_on_until_nothing_is_left_to_prune(tmp_path):
+    # 192 and 36 weights, 90 % off: 19 and 4, 2 and 0: 90 % of 2 are both.
+    config = settings(rounds=9, train_steps=4, layer_rates=".*=0.9")
+    # Not pytest.warns, which tells again what TensorFlow's own filters keep quiet.
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", UserWarning)
+        run = perform(config, tmp_path)
+    assert [str(warning.message).partition(":")[0] for warning in caught] == [
+        "pruning removes every weight of net/output/kernel"
+    ]
+    assert [row.weights_remaining for row in run.rows] == [228, 23, 2]
+    assert "at least one weight must be left" in run.said[0]
+
+
+def test_a_training_that_diverges_says_where_and_leaves_no_results(tmp_path):
+    config = settings(learning_rate=1e30)
+    with toys.raises(
+        errors.RunError,
+        *("diverged", "replicate 0", "branch ticket", "round 0", "at step 4"),
+        *(str(tmp_path), "--learning_rate"),
+    ):
+        perform(config, tmp_path)
+    assert not workdir.read_rows(tmp_path)
+    assert not list((tmp_path / "checkpoints").iterdir())
+
+
+# Settings
+
+
+def test_global_allocation_takes_the_lowest_of_all_layers(labs, tmp_path):
+    run = perform(settings(allocation="global", rounds=1), tmp_path, labs)
+    # 0.2 of 228, rounded.
+    assert [row.weights_remaining for row in run.rows] == [228, 228 - 46]
+    trained = run.at[(0, "ticket", 0), 12]
+    expected = toys.lowest_removed(
+        [abs(kernel) for kernel in trained.kernels], trained.masks, 46
+    )
+    assert bits(run.directory.load_masks(0, 1)) == bits(expected)
+
+
+def test_layer_rates_replace_the_rate_where_they_match(tmp_path):
+    config = settings(layer_rates="output=0.5", rounds=1, train_steps=4)
+    run = perform(config, tmp_path)
+    hidden, output = run.directory.load_masks(0, 1)
+    assert (hidden.sum(), output.sum()) == (HIDDEN - 38, OUTPUT - 18)
+
+
+@pytest.mark.parametrize(
+    ("changes", "field", "fragments"),
+    [
+        ({"layer_rates": "ouput=0.5"}, "layer_rates", ["ouput", *KERNELS]),
+        ({"layer_rates": "[=0.5"}, "layer_rates", ["regular expression"]),
+        ({"batch_size": 41}, "batch_size", ["at most the 40 training examples"]),
+    ],
+)
+def test_settings_that_do_not_fit_are_refused_before_any_training(
+    changes, field, fragments, tmp_path
+):
+    display = Recorder()
+    with toys.raises(config_lib.ConfigError, f"`{field}`", *fragments):
+        experiment.run(settings(**changes), tmp_path, display)
+    assert display.kept == {}
+    assert not (tmp_path / "metrics.jsonl").exists()
+
+
+def test_a_validation_size_beyond_the_data_is_refused_before_any_training(tmp_path):
+    with toys.raises(errors.InputError, "`validation_size`", "from 1 to 59"):
+        experiment.run(settings(validation_size=60), tmp_path, Recorder())
+
+
+def test_one_batch_may_be_all_the_data(tmp_path):
+    run = perform(settings(batch_size=40, rounds=0, train_steps=2), tmp_path)
+    assert len(run.rows) == 1
+
+
+def test_slots_that_start_above_zero_are_pruned_in_a_control_too(labs, tmp_path):
+    # Adagrad's accumulators start at 0.1; the recorder asserts the invariants.
+    config = settings(optimizer="adagrad", controls="reinit", rounds=1, train_steps=4)
+    run = perform(config, tmp_path, labs)
+    start = run.at[(0, "reinit", 1), 0]
+    assert sum(np.count_nonzero(slot == np.float32(0.1)) for slot in start.optimizer)
+
+
+def test_another_seed_gives_other_weights_in_another_order(labs, tmp_path):
+    starts = [
+        perform(
+            settings(seed=seed, rounds=0, train_steps=2), tmp_path / str(seed), labs
+        )
+        for seed in (1, 2)
+    ]
+    first, second = (run.at[(0, "ticket", 0), 0] for run in starts)
+    assert first.order != second.order
+    assert not np.any(first.kernels[0] == second.kernels[0])
+
+
+def test_the_folder_of_the_config_serves_when_none_is_given(tmp_path, monkeypatch):
+    started = []
+
+    class StopError(Exception):
+        pass
+
+    def stop(config):
+        started.append(config)
+        raise StopError
+
+    monkeypatch.setattr(experiment, "Lab", stop)
+    monkeypatch.chdir(tmp_path)
+    for workdir_, given, expected in (
+        ("", None, "runs"),
+        ("a", None, "a"),
+        ("a", "b", "b"),
+    ):
+        with pytest.raises(StopError):
+            pt.run(settings(workdir=workdir_), given, Recorder())
+        assert (tmp_path / expected).is_dir()
+    assert len(started) == 3
+
+
+# The pieces, worked out by hand
+
+
+@pytest.mark.parametrize(
+    ("changes", "stops"),
+    [
+        ({"steps_per_loop": 100}, [8, 12, 16, 24, 25]),
+        ({"steps_per_loop": 5}, [5, 8, 12, 16, 21, 24, 25]),
+        ({"steps_per_loop": 100, "rewind_step": 0}, [8, 16, 24, 25]),
+        ({"steps_per_loop": 100, "eval_every": 100}, [12, 25]),
+        ({"steps_per_loop": 12, "eval_every": 100, "rewind_step": 24}, [12, 24, 25]),
+    ],
+)
+def test_dispatches_end_at_evaluations_the_rewind_step_and_the_last(changes, stops):
+    config = pt.Config(
+        **{"train_steps": 25, "eval_every": 8, "rewind_step": 12, **changes}
+    )
+    found, step = [], 0
+    while step < 25:
+        step = experiment.next_stop(config, step)
+        found.append(step)
+    assert found == stops
+
+
+@pytest.mark.parametrize(
+    ("round", "branch", "step"),
+    [(0, "ticket", 0), (1, "ticket", 7), (9, "ticket", 7), (1, "reinit", 0)],
+)
+def test_only_rewound_tickets_start_at_the_rewind_step(round, branch, step):
+    assert experiment.first_step(settings(rewind_step=7), round, branch) == step
+
+
+def test_seeds_differ_by_purpose_replicate_round_and_the_seed_of_the_run():
+    seeds = [
+        experiment.seed_for(settings(seed=seed), purpose, replicate, round)
+        for seed in (0, 1, 2**32 - 1)
+        for purpose in ("weights", "data_order", "reinit")
+        for replicate in range(4)
+        for round in range(4)
+    ]
+    assert len(set(seeds)) == len(seeds)
+    # What keras.utils.set_random_seed takes.
+    assert all(isinstance(x, int) and 0 <= x < 2**32 for x in seeds)
+
+
+def test_seeds_stay_what_they_are():
+    # Runs published with one version can be repeated with the next.
+    assert experiment.seed_for(settings(), "weights", 0) == experiment.seed_for(
+        settings(), "weights", 0, round=0
+    )
+    expected = np.random.SeedSequence([3, 1, 2, 0]).generate_state(1)[0]
+    assert experiment.seed_for(settings(seed=3), "data_order", 2) == expected
+
+
+def plan(directory, **changes):
+    config = settings(rounds=2, controls="reinit", **changes)
+    return list(experiment.unfinished(config, 0, directory))
+
+
+ALL = [(0, "ticket"), (1, "ticket"), (1, "reinit"), (2, "ticket"), (2, "reinit")]
+MASKS = ["k"], [np.ones((1, 1), bool)]
+
+
+@pytest.mark.parametrize(
+    ("done", "masks", "expected"),
+    [
+        ([], [], ALL),
+        ([(0, "ticket")], [1], ALL[1:]),
+        ([(0, "ticket"), (1, "ticket")], [1, 2], ALL[2:]),
+        # A control that was added last is caught up with.
+        ([(0, "ticket"), (1, "ticket"), (2, "ticket")], [1, 2], [ALL[2], ALL[4]]),
+        # Round 0 left nothing to prune.
+        ([(0, "ticket")], [], []),
+        # Round 1 left nothing to prune, its control is still to come.
+        ([(0, "ticket"), (1, "ticket")], [1], [(1, "reinit")]),
+        (ALL, [1, 2], []),
+        # Masks whose training was cut off before its row was written.
+        ([], [1], ALL),
+    ],
+)
+def test_what_is_unfinished_follows_from_rows_and_masks(
+    done, masks, expected, tmp_path
+):
+    directory = workdir.WorkDirectory(tmp_path, {})
+    for round, branch in done:
+        directory.add_row(tiny.row(branch=branch, round=round))
+    for round in masks:
+        directory.save_masks(0, round, *MASKS)
+    assert plan(directory) == expected
+
+
+def test_rows_of_other_replicates_do_not_count(tmp_path):
+    directory = workdir.WorkDirectory(tmp_path, {})
+    directory.add_row(tiny.row(replicate=1))
+    assert plan(directory) == ALL
+
+
+class Curve:
+    """A lab whose validation losses are given, by step."""
+
+    def __init__(self, losses, **changes):
+        self.config = settings(train_steps=len(losses) - 1, eval_every=1, **changes)
+        self._losses, self.calls, self.step = losses, [], 0
+        self.rewind, self.best = (
+            types.SimpleNamespace(update=lambda name=name: self._note(name))
+            for name in ("rewind", "best")
+        )
+
+    def _note(self, name):
+        self.calls.append((name, self.step))
+
+    def loop(self, first_step, num_steps):
+        assert first_step == self.step
+        self.step += num_steps
+        return tf.constant(0.0)
+
+    def evaluate(self, split, step):
+        assert (split, step) == ("validation", self.step)
+        return experiment.Evaluation(step, self._losses[step], 0.5)
+
+
+class Ignore:
+    """A log that ignores what it is told."""
+
+    def __getattr__(self, name):
+        return lambda *arguments: None
+
+
+@pytest.mark.parametrize(
+    ("losses", "best", "updates"),
+    [
+        ([3.0, 2.0, 1.0], 2, [0, 1, 2]),
+        ([1.0, 2.0, 3.0], 0, [0]),
+        ([3.0, 1.0, 2.0, 1.0], 1, [0, 1]),
+        ([2.0, 3.0, 1.0, 4.0], 2, [0, 2]),
+    ],
+)
+def test_the_first_of_the_lowest_losses_is_the_best(losses, best, updates):
+    lab = Curve(losses)
+    found, last = experiment.train(lab, 0, Ignore(), False)
+    assert (found.step, found.loss) == (best, losses[best])
+    assert last.step == len(losses) - 1
+    assert lab.calls == [("best", step) for step in updates]
+
+
+@pytest.mark.parametrize("step", [0, 1, 2])
+def test_the_point_to_rewind_to_is_taken_once_and_in_time(step):
+    lab = Curve([4.0, 3.0, 2.0, 1.0], rewind_step=step)
+    experiment.train(lab, 0, Ignore(), True)
+    assert [call for call in lab.calls if call[0] == "rewind"] == [("rewind", step)]
+
+
+def test_keras_optimizers_are_made_by_name():
+    optimizer = experiment.make_optimizer("lamb", 0.5)
+    assert isinstance(optimizer, keras.optimizers.Lamb)
+    assert float(optimizer.learning_rate) == 0.5

@@ -1,0 +1,387 @@
+"""Pruning: exact counts, the same ones each time, and what it refuses."""
+
+import math
+import warnings
+
+import hypothesis
+import keras
+import numpy as np
+import pytest
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+import prunetrain as pt
+from prunetrain.pruning import prune as prune_lib
+from tests import toys
+
+FRACTIONS = st.floats(0, 1, exclude_max=True) | st.sampled_from([0.1, 0.2, 0.5, 0.99])
+
+
+def kept(pruned):
+    return [layer.kept for layer in pruned.layer_sparsity()]
+
+
+def flat(variable):
+    return variable.numpy().ravel().tolist()
+
+
+def column(*weights):
+    return pt.PrunedModel(toys.column(*weights))
+
+
+# Properties
+
+
+@pytest.fixture(scope="module")
+def network():
+    """Kernels of 6 × 5 and 5 × 3."""
+    return pt.PrunedModel(toys.mlp())
+
+
+def fill(pruned, data):
+    """Draws weights, many of them equal in magnitude, and masks."""
+    for kernel in pruned.kernels:
+        elements = st.integers(-3, 3).map(float)
+        kernel.assign(
+            data.draw(hnp.arrays(np.float32, kernel.shape, elements=elements))
+        )
+    masks = [data.draw(hnp.arrays(bool, k.shape)) for k in pruned.kernels]
+    pruned.set_masks(masks, allow_regrowth=True)
+    return masks
+
+
+def expected_count(name, fraction, live, total):
+    if name == "rate":
+        return math.floor(fraction * live + 0.5)
+    return max(0, math.floor(fraction * total + 0.5) - (total - live))
+
+
+@pytest.mark.parametrize("name", ["rate", "sparsity"])
+@hypothesis.given(data=st.data(), fraction=FRACTIONS)
+@hypothesis.settings(max_examples=60)
+def test_layerwise_counts_are_exact_in_each_kernel(network, name, data, fraction):
+    masks = fill(network, data)
+    counts = [expected_count(name, fraction, m.sum(), m.size) for m in masks]
+    hypothesis.assume(sum(counts) < sum(mask.sum() for mask in masks))
+    scores = [np.abs(kernel.numpy()) for kernel in network.kernels]
+    expected = [
+        toys.lowest_removed([score], [mask], count)[0]
+        for score, mask, count in zip(scores, masks, counts, strict=True)
+    ]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a kernel may be emptied
+        assert pt.prune(network, **{name: fraction}) == sum(counts)
+    np.testing.assert_equal(toys.values(network.masks), expected)
+    pt.testing.assert_masks_hold(network, previous_masks=masks)
+
+
+@pytest.mark.parametrize("name", ["rate", "sparsity"])
+@hypothesis.given(data=st.data(), fraction=FRACTIONS)
+@hypothesis.settings(max_examples=60)
+def test_global_counts_are_exact_in_the_pool(network, name, data, fraction):
+    masks = fill(network, data)
+    live, total = (sum(map(count, masks)) for count in (np.sum, np.size))
+    count = expected_count(name, fraction, live, total)
+    hypothesis.assume(count < live)
+    scores = [np.abs(kernel.numpy()) for kernel in network.kernels]
+    expected = toys.lowest_removed(scores, masks, count)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a kernel may be emptied
+        removed = pt.prune(network, allocation="global", **{name: fraction})
+    assert removed == count
+    np.testing.assert_equal(toys.values(network.masks), expected)
+    pt.testing.assert_masks_hold(network, previous_masks=masks)
+
+
+@pytest.mark.parametrize("allocation", ["layerwise", "global"])
+def test_pruning_the_same_weights_again_gives_the_same_masks(network, allocation):
+    def run():
+        network.model.set_weights(toys.mlp(seed=4).get_weights())
+        everything = [np.ones(k.shape, bool) for k in network.kernels]
+        network.set_masks(everything, allow_regrowth=True)
+        network.model.set_weights(toys.mlp(seed=4).get_weights())
+        for _ in range(3):
+            pt.prune(network, rate=0.3, allocation=allocation)
+        return toys.bits(network.masks, network.kernels)
+
+    assert run() == run()
+
+
+# Numbers by hand
+
+
+def test_lenet_loses_twenty_percent_a_round_and_ten_in_the_last_layer():
+    """Frankle & Carbin 2019, the LeNet-300-100 of section 2."""
+    pruned = pt.PrunedModel(toys.mlp((784, 300, 100, 10)))
+    left = {0: sum(kept(pruned))}
+    for round_number in range(1, 16):
+        pt.prune(pruned, rate=0.2, layer_rates={"dense_3": 0.1})
+        left[round_number] = sum(kept(pruned))
+    assert [left[n] for n in (0, 1, 2, 3, 7, 15)] == [
+        266_200,
+        213_060,
+        170_538,
+        136_511,
+        56_094,
+        9_537,
+    ]
+
+
+def test_equal_weights_go_by_index_half_of_them_and_always_the_same():
+    """G3."""
+    for _ in range(2):
+        pruned = column(*np.ones(10))
+        assert pt.prune(pruned, rate=0.5) == 5
+        assert flat(pruned.masks[0]) == [False] * 5 + [True] * 5
+
+
+def test_rounds_end_with_nothing_pruned():
+    """G4: 10 weights, 20 % of what remains: 8, 6, 5, 4, 3, 2, and 0.2 · 2 < 0.5."""
+    pruned = column(*range(1, 11))
+    removed = [pt.prune(pruned, rate=0.2) for _ in range(30)]
+    assert removed == [2, 2, 1, 1, 1, 1] + [0] * 24
+    assert kept(pruned) == [2]
+
+
+def test_layers_that_are_spared_leave_the_others_to_their_sparsity():
+    """K2: layers of 1,000 at 90 % and of 10 at 0 % are 900 of 1,010."""
+    rng = np.random.default_rng(0)
+    pruned = pt.PrunedModel(
+        toys.linear(rng.normal(size=(100, 10)), rng.normal(size=(10, 1)))
+    )
+    assert pt.prune(pruned, sparsity=0.9, layer_rates={"dense_2": 0.0}) == 900
+    assert kept(pruned) == [100, 10]
+    assert pruned.sparsity() == 900 / 1010
+
+
+def test_sparsity_is_cumulative_and_rate_is_of_what_remains():
+    pruned = column(*range(1, 11))
+    assert pt.prune(pruned, sparsity=0.5) == 5
+    assert pt.prune(pruned, sparsity=0.5) == 0
+    assert pt.prune(pruned, sparsity=0.3) == 0
+    assert pt.prune(pruned, rate=0.5) == 3
+    assert pt.prune(pruned, sparsity=0.9) == 1
+    assert pt.prune(pruned, rate=0.0) == 0
+    assert flat(pruned.kernels[0]) == [0] * 9 + [10]
+
+
+def test_two_rounds_of_twenty_percent_leave_64_percent():
+    """D5."""
+    pruned = column(*range(1, 101))
+    for _ in range(2):
+        pt.prune(pruned, rate=0.2)
+    assert pruned.sparsity() == 0.36
+
+
+def test_global_pruning_takes_from_where_the_weights_are_small():
+    pruned = pt.PrunedModel(toys.linear([[1, 2], [3, 4]], [[5], [6]]))
+    assert pt.prune(pruned, rate=0.5, allocation="global") == 3
+    assert kept(pruned) == [1, 2]
+    assert flat(pruned.kernels[0]) == [0, 0, 0, 4]
+
+
+def test_pruned_weights_count_as_pruned_even_if_they_were_regrown_by_hand():
+    """Scores of pruned weights are ignored, NaN among them."""
+    pruned = column(1, 2, 3, 4)
+    pruned.set_masks([np.array([[1], [1], [0], [1]])])
+    pruned.kernels[0].assign([[1], [2], [np.nan], [4]])
+    assert pt.prune(pruned, rate=0.34) == 1
+    assert flat(pruned.masks[0]) == [False, True, False, True]
+    assert flat(pruned.kernels[0]) == [0, 2, 0, 4]
+
+
+@pytest.mark.parametrize(
+    ("layer_rates", "expected"),
+    [
+        (None, [5, 2]),
+        ({"dense_1": 0.1}, [9, 2]),
+        ({"dense_.": 0.1, "dense_2": 0.9}, [9, 4]),
+        ({"dense_2": 0.75, "dense": 0.1}, [9, 1]),
+        ({r"net/dense_1/kernel$": 0}, [10, 2]),
+        ([0.3, 0.25], [7, 3]),
+        ((0.3, 0), [7, 4]),
+    ],
+)
+def test_layer_rates_replace_the_rate_and_the_first_match_counts(layer_rates, expected):
+    pruned = pt.PrunedModel(
+        toys.linear(np.arange(1, 11).reshape(5, 2), np.arange(1, 5).reshape(2, 2))
+    )
+    pt.prune(pruned, rate=0.5, layer_rates=layer_rates)
+    assert kept(pruned) == expected
+
+
+def test_layers_of_different_precision_compete_in_one_pool():
+    model = keras.Sequential(
+        [
+            keras.Input((1,)),
+            keras.layers.Dense(3, use_bias=False, dtype="float32"),
+            keras.layers.Dense(1, use_bias=False, dtype="float64"),
+        ]
+    )
+    model.set_weights([np.array([[1, 5, 3]]), np.array([[2], [4], [6]])])
+    pruned = pt.PrunedModel(model)
+    assert pt.prune(pruned, rate=0.5, allocation="global") == 3
+    assert [flat(mask) for mask in pruned.masks] == [
+        [False, True, False],
+        [False, True, True],
+    ]
+
+
+def test_new_masks_leave_the_model_as_it_is():
+    pruned = column(1, 2, 3, 4)
+    (mask,) = prune_lib.new_masks(pruned, rate=0.5)
+    assert flat(mask) == [False, False, True, True]
+    assert pruned.sparsity() == 0
+    assert flat(pruned.kernels[0]) == [1, 2, 3, 4]
+
+
+def test_allocations_and_patterns_may_be_functions():
+    pruned = column(4, 3, 2, 1)
+
+    def one_from_the_first(kept, total, fractions, num_to_remove):
+        assert (kept, total, fractions) == ([4], [4], [0.5])
+        assert num_to_remove(0.5, 4, 4) == 2
+        return [((0,), 1)]
+
+    def upside_down(scores):
+        return -scores
+
+    removed = pt.prune(
+        pruned, rate=0.5, allocation=one_from_the_first, pattern=upside_down
+    )
+    assert removed == 1
+    assert flat(pruned.masks[0]) == [False, True, True, True]
+
+
+# Emptied layers
+
+
+def test_a_layer_that_is_emptied_is_named_in_a_warning():
+    """G6: one layer scaled by 1e-3, 60 % globally."""
+    rng = np.random.default_rng(0)
+    small = 1e-3 * rng.uniform(1, 2, size=(5, 4))
+    pruned = pt.PrunedModel(toys.linear(small, rng.uniform(1, 2, size=(4, 5))))
+    with pytest.warns(UserWarning, match="every weight of net/dense_1/kernel") as seen:
+        assert pt.prune(pruned, rate=0.6, allocation="global") == 24
+    # It points at the line that pruned.
+    assert [warning.filename for warning in seen] == [__file__]
+    assert kept(pruned) == [0, 16]
+    assert np.isfinite(pruned(np.ones([1, 5]))).all()
+
+
+def test_an_empty_layer_stays_empty_and_is_not_reported_again():
+    """G1."""
+    pruned = pt.PrunedModel(toys.linear(np.ones([2, 2]), np.ones([2, 2])))
+    pruned.set_masks([np.zeros([2, 2]), np.ones([2, 2])])
+    assert pt.prune(pruned, rate=0.25) == 1
+    assert kept(pruned) == [0, 3]
+
+
+# Refusals
+
+
+FRACTION_RULE = ["must be a fraction from 0 to below 1", "0.2 for 20 %"]
+
+
+@pytest.mark.parametrize("name", ["rate", "sparsity"])
+@pytest.mark.parametrize(
+    "value", [20, 1, 1.0, -0.1, math.nan, math.inf, True, False, "0.2", [0.2]]
+)
+def test_fractions_out_of_range_are_refused_with_unit_and_example(name, value):
+    """D5."""
+    pruned = column(1, 2)
+    with toys.raises(ValueError, f"`{name}`", *FRACTION_RULE, f"{name}={value!r}"):
+        pt.prune(pruned, **{name: value})
+    assert pruned.sparsity() == 0
+
+
+@pytest.mark.parametrize("value", [20, 1, -0.1, math.nan, True, None])
+@pytest.mark.parametrize("form", [lambda v: {"dense": v}, lambda v: [v]])
+def test_layer_rates_out_of_range_are_refused(form, value):
+    with toys.raises(ValueError, "`layer_rates`", *FRACTION_RULE, f"={value!r}"):
+        pt.prune(column(1, 2), rate=0.5, layer_rates=form(value))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "fragments"),
+    [
+        ({}, ["exactly one of `rate`", "`sparsity`", "rate=None, sparsity=None"]),
+        (
+            {"rate": 0.2, "sparsity": 0.5},
+            ["exactly one of `rate`", "rate=0.2, sparsity=0.5"],
+        ),
+        (
+            {"rate": 0.2, "criterion": "magnitud"},
+            ["`criterion`", "criterion='magnitud'", "did you mean 'magnitude'"],
+        ),
+        (
+            {"rate": 0.2, "allocation": "globl"},
+            ["`allocation`", "layerwise", "'globl'", "did you mean 'global'"],
+        ),
+        (
+            {"rate": 0.2, "pattern": "elements"},
+            ["`pattern`", "'elements'", "did you mean 'element'"],
+        ),
+        (
+            {"rate": 0.2, "layer_rates": {"dense_7": 0.1}},
+            ["`layer_rates`", "'dense_7'", "none of: net/dense_1/kernel"],
+        ),
+        (
+            {"rate": 0.2, "layer_rates": {"dense_(": 0.1}},
+            ["`layer_rates`", "regular expressions", "'dense_('"],
+        ),
+        (
+            {"rate": 0.2, "layer_rates": [0.1, 0.1]},
+            ["`layer_rates`", "each of the 1 kernels", "2 fractions"],
+        ),
+        ({"rate": 0.99}, ["at least one weight", "rate=0.99", "all 40"]),
+        ({"sparsity": 0.99}, ["at least one weight", "sparsity=0.99", "all 40"]),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_and_changes_nothing(arguments, fragments):
+    """G1: 0.99 of 40 weights rounds to all 40."""
+    pruned = column(*range(1, 41))
+    with toys.raises(ValueError, *fragments):
+        pt.prune(pruned, **arguments)
+    assert pruned.sparsity() == 0
+    assert flat(pruned.kernels[0]) == list(range(1, 41))
+
+
+def test_ninety_nine_percent_of_forty_is_possible_over_two_kernels():
+    """G1: some weight must be left, not one in each layer."""
+    pruned = pt.PrunedModel(toys.linear(np.ones([10, 4]), np.ones([4, 50])))
+    with pytest.warns(UserWarning, match="net/dense_1/kernel"):
+        assert pt.prune(pruned, rate=0.99) == 40 + 198
+    assert kept(pruned) == [0, 2]
+
+
+def test_layer_rates_need_layerwise_allocation():
+    pruned = pt.PrunedModel(toys.linear(np.ones([2, 2]), np.ones([2, 2])))
+    with toys.raises(ValueError, "`layer_rates`", "'layerwise'", "'global'"):
+        pt.prune(pruned, rate=0.2, allocation="global", layer_rates={"dense_1": 0.1})
+    assert pruned.sparsity() == 0
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_diverged_weights_are_refused_by_name(value):
+    pruned = pt.PrunedModel(toys.linear([[1, 2]], [[3], [value]]))
+    with toys.raises(ValueError, "finite", "net/dense_2/kernel", "diverged"):
+        pt.prune(pruned, rate=0.5)
+    assert pruned.sparsity() == 0
+
+
+def test_nothing_is_left_is_an_error_of_its_own():
+    """So that a loop over rounds can end there."""
+    with pytest.raises(prune_lib.NoWeightLeftError):
+        pt.prune(column(1), rate=0.5)
+    assert issubclass(prune_lib.NoWeightLeftError, ValueError)
+
+
+def test_a_single_weight_survives_what_rounds_down():
+    pruned = column(7)
+    assert pt.prune(pruned, rate=0.49) == 0
+    assert flat(pruned.kernels[0]) == [7]
+
+
+def test_numpy_fractions_are_fractions():
+    assert pt.prune(column(1, 2, 3, 4), rate=np.float64(0.5)) == 2

@@ -1,0 +1,117 @@
+"""The two commands and the flagfiles: cheap checks, without running a job."""
+
+import re
+import subprocess
+
+import pytest
+
+from prunetrain import main
+from prunetrain.config import Config
+from tests import tiny
+
+SCRIPTS = tiny.ROOT / "scripts"
+FLAGFILES = {file.stem: file for file in (SCRIPTS / "flagfiles").glob("*.flags")}
+SETTINGS = {
+    "quickstart": {
+        "dataset": "mnist",
+        "model": "lenet_300_100",
+        "optimizer": "adam",
+        "learning_rate": 1.2e-3,
+        "batch_size": 60,
+        "train_steps": 4000,
+        "eval_every": 200,
+        "rounds": 8,
+        "prune_rate": 0.2,
+        "controls": ("reinit",),
+    },
+    "question": {
+        "dataset": "mnist",
+        "scaling": "unit",
+        "model": "mlp_300_100_50",
+        "optimizer": "adam",
+        "learning_rate": 1.2e-4,
+        "batch_size": 64,
+        "train_steps": 10_000,
+        "eval_every": 500,
+        "rounds": 8,
+        "prune_rate": 0.2,
+        "controls": ("reinit",),
+    },
+    # Frankle & Carbin 2019, figure 2 and section 2.
+    "lth_mnist_paper": {
+        "dataset": "mnist",
+        "scaling": "unit",
+        "model": "lenet_300_100",
+        "optimizer": "adam",
+        "learning_rate": 1.2e-3,
+        "batch_size": 60,
+        "train_steps": 50_000,
+        "eval_every": 100,
+        "rounds": 15,
+        "prune_rate": 0.2,
+        "rewind_step": 0,
+        "controls": ("reinit",),
+        "replicates": 5,
+    },
+}
+flagfiles = pytest.mark.parametrize("name", FLAGFILES)
+
+
+def parse(*words):
+    return main.parse(["prunetrain", *words])
+
+
+def command(name):
+    """The words of the command in the comments at the top of a flagfile."""
+    comments, _, _ = FLAGFILES[name].read_text().partition("\n--")
+    paragraphs = re.sub(r"^# *", "", comments, flags=re.MULTILINE).split("\n\n")
+    (found,) = (x for x in paragraphs if x.startswith(("python ", "scripts/")))
+    return found.replace("\\\n", " ").split()
+
+
+@flagfiles
+def test_a_flagfile_says_what_it_is_known_for(name):
+    expected = Config(**SETTINGS[name])
+    assert parse(f"--flagfile={FLAGFILES[name]}") == expected
+
+
+@flagfiles
+def test_a_flagfile_leaves_nothing_of_it_to_defaults(name):
+    # A default that changes must not change what a published command does.
+    written = re.findall(r"^--(\w+)=", FLAGFILES[name].read_text(), re.MULTILINE)
+    assert written == list(SETTINGS[name])
+
+
+def test_every_flagfile_is_known_here():
+    assert set(FLAGFILES) == set(SETTINGS)
+
+
+@flagfiles
+def test_a_flagfile_is_headed_by_its_command(name, monkeypatch):
+    monkeypatch.chdir(tiny.ROOT)
+    file = f"scripts/flagfiles/{name}.flags"
+    words = command(name)
+    if words == ["scripts/quickstart"]:
+        assert file in (SCRIPTS / "quickstart").read_text()
+    else:
+        assert words[:3] == ["python", "-m", "prunetrain.main"]
+        assert words[3:] == [
+            f"--flagfile={file}",
+            f"--workdir={parse(*words[3:]).workdir}",
+        ]
+        assert parse(*words[3:]).as_dict() == Config(**SETTINGS[name]).as_dict()
+
+
+@pytest.mark.parametrize("name", ["quickstart", "test"])
+def test_a_command_is_executable_and_free_of_syntax_errors(name):
+    script = SCRIPTS / name
+    assert script.stat().st_mode & 0o111
+    subprocess.run(["bash", "-n", script], check=True, capture_output=True)
+
+
+def test_quickstart_lets_flags_override_its_flagfile():
+    words = [f"--flagfile={FLAGFILES['quickstart']}", "--rounds=1", "--train_steps=9"]
+    config = parse(*words)
+    assert (config.rounds, config.train_steps) == (1, 9)
+    assert config.eval_every == SETTINGS["quickstart"]["eval_every"]
+    assert (SCRIPTS / "quickstart").read_text().rstrip().endswith('"$@"')

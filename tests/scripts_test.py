@@ -18,7 +18,7 @@ SETTINGS = {
         "optimizer": "adam",
         "learning_rate": 1.2e-3,
         "batch_size": 60,
-        "train_steps": 4000,
+        "train_steps": 6000,
         "eval_every": 200,
         "rounds": 8,
         "prune_rate": 0.2,

@@ -67,6 +67,7 @@ def make_eval_loop(pruned, loss_fn, x, y, batch_size=1000, compile="auto"):
     # XLA compiles the full batch even if there is none: it must fit into the data.
     batch_size = min(batch_size, x.shape[0])
     _check_batch_size(batch_size, x.shape[0])
+    _check_labels(pruned.model, y)
     num_full, rest = divmod(x.shape[0], batch_size)
 
     def add_batch(sums, x, y):
@@ -100,7 +101,6 @@ class TrainLoop:
     def __init__(
         self, pruned, optimizer, loss_fn, x, y, batch_size, seed, compile, mask_interval
     ):
-        steps.check_interval(mask_interval)
         self.mode = steps.pick_mode(compile, pruned.model)
         # Before tracing: a tf.function may not create the optimizer's variables.
         pruned.attach_optimizer(optimizer)
@@ -108,6 +108,7 @@ class TrainLoop:
         self._x, self._y = _on_device(x, y)
         self._num_examples = self._x.shape[0]
         _check_batch_size(batch_size, self._num_examples)
+        _check_labels(pruned.model, self._y)
         self._batch_size = batch_size
         self.seed = tf.Variable(seed, dtype=tf.int64, trainable=False)
         # The shuffles of the epoch in hand and of the next one, end to end, and which
@@ -134,16 +135,14 @@ class TrainLoop:
             Their mean loss, a float32 scalar on the device.
 
         Raises:
-            ValueError: `num_steps` is less than 1 or `first_step` negative.
+            ValueError: `first_step` or `num_steps` is no whole number, or too small.
         """
         for name, value, low in (
             ("first_step", first_step, 0),
             ("num_steps", num_steps, 1),
         ):
-            if not tf.is_tensor(value) and value < low:
-                raise ValueError(
-                    f"`{name}` must be at least {low}. Received: {name}={value}"
-                )
+            if not tf.is_tensor(value):
+                steps.check_whole(name, value, low)
         # As tensors: a Python number would retrace at every new value.
         return self._run(tf.cast(first_step, tf.int64), tf.cast(num_steps, tf.int64))
 
@@ -218,12 +217,21 @@ def _on_device(x, y):
 
 
 def _check_batch_size(batch_size, num_examples):
-    if isinstance(batch_size, bool) or not isinstance(batch_size, int):
+    steps.check_whole("batch_size", batch_size, 1, num_examples, " (the examples)")
+
+
+def _check_labels(model, y):
+    """Raises ValueError if class indices are not below the model's classes.
+
+    Under XLA such a label gives a loss of NaN without a word.
+    """
+    outputs = getattr(model, "output_shape", None)
+    indices = y.dtype.is_integer and (y.shape.rank == 1 or y.shape[1:] == [1])
+    if not indices or not isinstance(outputs, tuple) or len(outputs) != 2:
+        return
+    low, high = int(tf.reduce_min(y)), int(tf.reduce_max(y))
+    if outputs[1] > 1 and not 0 <= low <= high < outputs[1]:
         raise ValueError(
-            f"`batch_size` must be a whole number. Received: batch_size={batch_size!r}"
-        )
-    if not 1 <= batch_size <= num_examples:
-        raise ValueError(
-            f"`batch_size` must be from 1 to the {num_examples} examples there are. "
-            f"Received: batch_size={batch_size}"
+            f"`y` must hold class indices from 0 to {outputs[1] - 1}, as the model has "
+            f"{outputs[1]} outputs. Received: labels from {low} to {high}"
         )

@@ -338,7 +338,7 @@ def _check_model(model):
             "`model` must be a Keras 3 model. Received: "
             f"{kind.__module__}.{kind.__qualname__}.{hint}"
         )
-    if not model.built or not model.weights:
+    if not model.built:
         raise ValueError(
             "`model` must be built, so that its weights exist. Received: "
             f"model={model.name!r} without weights. Start it with "
@@ -365,6 +365,8 @@ def _as_mask(mask, kernel):
 
 
 def _reasons(choices):
+    if not choices:
+        return "no weights; if it has layers, call it once on a batch of data"
     return "; ".join(f"{c.variable.path} ({c.reason})" for c in choices)
 
 

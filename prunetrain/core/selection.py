@@ -15,7 +15,7 @@ import re
 
 import keras
 
-_NEVER = ("bias", "gamma", "beta", "moving_mean", "moving_variance")
+_NEVER = ("bias", "gamma", "beta", "scale", "moving_mean", "moving_variance")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,7 +94,7 @@ def _decide(path, nature, include, exclude):
 def _compile(patterns, argument):
     if patterns is None:
         return []
-    if isinstance(patterns, str):
+    if isinstance(patterns, (str, re.Pattern)):
         patterns = [patterns]
     return [compile_pattern(pattern, argument) for pattern in patterns]
 

@@ -5,6 +5,8 @@ pruned, the optimizer's update, kernels times masks. The loops in `loops.py` rep
 very same functions.
 """
 
+import numbers
+
 import keras
 import tensorflow as tf
 
@@ -34,7 +36,7 @@ def make_train_step(pruned, optimizer, loss_fn, mask_interval=1, compile="auto")
             object or function. The model's own losses (regularisers) are added.
         mask_interval: steps between two multiplications of kernels by masks. Gradients
             are masked at every step, so pruned weights stay zero in between for every
-            optimizer whose update is elementwise (but Ftrl, which divides by a slot).
+            optimizer whose update is elementwise.
         compile: "xla" compiles the whole step, "hybrid" only the update, "graph"
             nothing, "auto" picks (see `pick_mode`).
 
@@ -46,7 +48,6 @@ def make_train_step(pruned, optimizer, loss_fn, mask_interval=1, compile="auto")
         TypeError, ValueError: see `PrunedModel.attach_optimizer`; or an argument is out
             of range.
     """
-    check_interval(mask_interval)
     pruned.attach_optimizer(optimizer)
     mode = pick_mode(compile, pruned.model)
     return compiled(
@@ -86,6 +87,15 @@ def compiled(mode, function):
 
 def step_function(pruned, optimizer, loss_fn, mask_interval, mode):
     """The step `(x, y) -> loss`, to be traced by the caller."""
+    check_whole("mask_interval", mask_interval, 1, what=" (steps)")
+    if mask_interval > 1 and isinstance(
+        pruned_model.inner(optimizer), keras.optimizers.Ftrl
+    ):
+        # Its update divides by a slot, which is zero where pruned.
+        raise ValueError(
+            "`mask_interval` must be 1 for Ftrl. "
+            f"Received: mask_interval={mask_interval}"
+        )
     update = make_update(pruned, optimizer)
     if mode == "hybrid":
         update = tf.function(update, jit_compile=True)
@@ -187,15 +197,12 @@ def contains_convolution(model):
     return any(isinstance(x, _CONVOLUTIONS) for x in model._flatten_layers())
 
 
-def check_interval(mask_interval):
-    """Raises ValueError unless `mask_interval` is a whole number from 1."""
-    if isinstance(mask_interval, bool) or not isinstance(mask_interval, int):
+def check_whole(name, value, low, high=None, what=""):
+    """Raises ValueError unless `value` is a whole number from `low` to `high`."""
+    whole = isinstance(value, numbers.Integral) and not isinstance(value, bool)
+    if not whole or value < low or (high is not None and value > high):
+        to = "" if high is None else f" to {high}"
         raise ValueError(
-            "`mask_interval` must be a whole number of steps. "
-            f"Received: mask_interval={mask_interval!r}"
-        )
-    if mask_interval < 1:
-        raise ValueError(
-            "`mask_interval` must be at least 1 step. "
-            f"Received: mask_interval={mask_interval}"
+            f"`{name}` must be a whole number from {low}{to}{what}. "
+            f"Received: {name}={value!r}"
         )

@@ -1,6 +1,7 @@
 """Score, allocate, select: the one place where the axes of pruning meet."""
 
 import math
+import numbers
 import warnings
 
 import tensorflow as tf
@@ -119,7 +120,7 @@ def num_to_remove_by_sparsity(sparsity, kept, total):
 
 def check_fraction(name, value):
     """Raises ValueError unless `value` is a number in [0, 1)."""
-    valid = isinstance(value, (int, float)) and not isinstance(value, bool)
+    valid = isinstance(value, numbers.Real) and not isinstance(value, bool)
     if not (valid and 0 <= value < 1):
         raise ValueError(
             f"`{name}` must be a fraction from 0 to below 1, for example 0.2 for 20 %. "

@@ -61,7 +61,7 @@ def remove_lowest(scores, masks, num_remove):
     )
     return [
         tf.reshape(
-            mask & ~((num_remove > 0) & ((key < threshold) | (tie & (pos <= last)))),
+            mask & ~((key < threshold) | (tie & (pos <= last))),
             old.shape,
         )
         for key, mask, tie, pos, old in zip(

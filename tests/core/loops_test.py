@@ -427,7 +427,10 @@ def test_fresh_optimizer_each_round_runs_in_graph_mode():
 @pytest.mark.parametrize(
     ("changes", "fragments"),
     [
-        ({"batch_size": 8}, ["`batch_size`", "5 examples", "batch_size=8"]),
+        (
+            {"batch_size": 8},
+            ["`batch_size`", "from 1 to 5 (the examples)", "batch_size=8"],
+        ),
         ({"batch_size": 0}, ["`batch_size`", "batch_size=0"]),
         ({"batch_size": -1}, ["`batch_size`", "batch_size=-1"]),
         ({"batch_size": 2.0}, ["`batch_size`", "whole number", "batch_size=2.0"]),
@@ -450,11 +453,40 @@ def test_loop_refuses_what_it_cannot_run(changes, fragments):
         )
 
 
+@pytest.mark.parametrize("labels", [[1, 2, 3, 1, 2], [0, 1, -1, 2, 0]])
+def test_labels_beyond_the_classes_are_refused_with_their_range(labels):
+    """C5: under XLA they would give a loss of NaN without a word."""
+    x, _ = toys.dataset(5)
+    y = np.array(labels)
+    pruned = pt.PrunedModel(toys.mlp())
+    fragments = ["`y`", "from 0 to 2", f"labels from {y.min()} to {y.max()}"]
+    with toys.raises(ValueError, *fragments):
+        pt.make_train_loop(
+            pruned, keras.optimizers.SGD(0.1), toys.cross_entropy(), x, y, 4
+        )
+    with toys.raises(ValueError, *fragments):
+        pt.make_eval_loop(pruned, toys.cross_entropy(), x, y[:, None])
+
+
+def test_ftrl_is_refused_with_a_mask_interval():
+    """Its update divides by a slot that is zero where pruned: 0 / 0 in between."""
+    with toys.raises(ValueError, "`mask_interval`", "Ftrl", "mask_interval=2"):
+        pt.make_train_loop(
+            pt.PrunedModel(toys.mlp()),
+            keras.optimizers.Ftrl(0.1),
+            toys.cross_entropy(),
+            *toys.dataset(),
+            np.int64(4),
+            mask_interval=2,
+        )
+
+
 @pytest.mark.parametrize(
     ("steps", "fragments"),
     [
-        ((-1, 2), ["`first_step`", "at least 0", "first_step=-1"]),
-        ((0, 0), ["`num_steps`", "at least 1", "num_steps=0"]),
+        ((-1, 2), ["`first_step`", "from 0", "first_step=-1"]),
+        ((2.5, 1), ["`first_step`", "whole number", "first_step=2.5"]),
+        ((0, 0), ["`num_steps`", "from 1", "num_steps=0"]),
     ],
 )
 def test_loop_refuses_steps_out_of_range(counter, steps, fragments):

@@ -1,5 +1,7 @@
 """Which variables are prunable, over the kinds of layers and of models."""
 
+import re
+
 import keras
 import numpy as np
 import pytest
@@ -292,3 +294,8 @@ def test_names_with_dots_are_told_apart_by_escaping_them():
     )
     assert chosen(model) == ["fc.1/kernel", "fc.2/kernel"]
     assert chosen(model, include=r"fc\.2") == ["fc.2/kernel"]
+
+
+def test_a_compiled_pattern_is_a_pattern():
+    pruned = pt.PrunedModel(toys.mlp(), pt.kernels(exclude=re.compile("dense_2")))
+    assert [kernel.path for kernel in pruned.kernels] == ["net/dense_1/kernel"]

@@ -38,6 +38,8 @@ def main():
         "Keras fit, get_weights/set_weights callback": fit(x, y, masked=True),
         "compiled loop, dense": compiled_loop(x, y),
         "compiled loop, masked": compiled_loop(x, y, masked=True),
+        "hybrid loop, masked": compiled_loop(x, y, masked=True, compile="hybrid"),
+        "graph loop, masked": compiled_loop(x, y, masked=True, compile="graph"),
     }
     for run in variants.values():
         run()  # traces and compiles
@@ -68,10 +70,12 @@ def fit(x, y, masked=False):
     return run
 
 
-def compiled_loop(x, y, masked=False):
+def compiled_loop(x, y, masked=False, compile="auto"):
     """An epoch of `make_train_loop`, in one dispatch."""
     pruned, optimizer, loss_fn = _setup(masked)
-    loop = pt.make_train_loop(pruned, optimizer, loss_fn, x, y, BATCH_SIZE)
+    loop = pt.make_train_loop(
+        pruned, optimizer, loss_fn, x, y, BATCH_SIZE, compile=compile
+    )
     if not masked:
         # The same loop without the masking, not merely with masks that keep everything.
         pruned.mask_gradients = list

@@ -17,6 +17,7 @@ import csv
 import dataclasses
 import io
 import json
+import math
 import os
 import pathlib
 import time
@@ -132,7 +133,13 @@ class WorkDirectory:
             _write(file, text.getvalue())
 
     def add_metrics(self, **values):
-        """Adds a line to metrics.jsonl."""
+        """Adds a line to metrics.jsonl; what is not finite becomes null, as in JSON."""
+        values = {
+            name: None
+            if isinstance(value, float) and not math.isfinite(value)
+            else value
+            for name, value in values.items()
+        }
         with _told(self.path / "metrics.jsonl") as file, open(file, "a") as stream:
             stream.write(json.dumps(values) + "\n")
 

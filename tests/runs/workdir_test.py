@@ -163,6 +163,12 @@ def test_a_folder_without_results_has_no_rows(tmp_path):
 # Metrics
 
 
+def test_what_is_not_finite_is_null_in_the_metrics(directory):
+    directory.add_metrics(replicate=0, branch="ticket", round=0, loss=float("nan"))
+    (line,) = (directory.path / "metrics.jsonl").read_text().splitlines()
+    assert json.loads(line, parse_constant=pytest.fail)["loss"] is None
+
+
 def test_metrics_are_a_line_per_evaluation(directory):
     for step in (0, 10):
         evaluated(directory, step=step)

@@ -88,7 +88,11 @@ class Config:
         "Run", 0, "what all randomness follows from", low=0, below=2**32
     )
     replicates: int = _option(
-        "Run", 1, "independent repetitions, each from its own initial weights", low=1
+        "Run",
+        1,
+        "independent repetitions, each from its own initial weights",
+        low=1,
+        below=10_001,
     )
     compile: str = _option("Run", "auto", "what XLA compiles", choices=COMPILE_MODES)
     steps_per_loop: int = _option(
@@ -101,7 +105,7 @@ class Config:
         "folder with the dataset's files. Empty: the embedded ones",
         unit="folder",
     )
-    scaling: str = _option("Data", "unit", "of the inputs", choices=SCALINGS)
+    scaling: str = _option("Data", "unit", "scaling of the inputs", choices=SCALINGS)
     validation_size: int = _option(
         "Data",
         5000,
@@ -114,26 +118,32 @@ class Config:
         "Training", "adam", "a Keras optimizer", choices=dict.fromkeys(OPTIMIZERS, "")
     )
     learning_rate: float = _option(
-        "Training", 1.2e-3, "constant", above=0, below=math.inf
+        "Training", 1.2e-3, "constant over the training", above=0, below=math.inf
     )
-    batch_size: int = _option("Training", 60, "per step", unit="examples", low=1)
+    batch_size: int = _option(
+        "Training", 60, "examples in a step", unit="examples", low=1
+    )
     train_steps: int = _option(
-        "Training", 50_000, "length of a round's training", unit="steps", low=1
+        "Training", 50_000, "length of the training in each round", unit="steps", low=1
     )
     eval_every: int = _option(
         "Training",
         100,
-        "between two evaluations on the validation examples",
+        "steps between two evaluations on the validation examples",
         unit="steps",
         low=1,
     )
     rounds: int = _option(
-        "Pruning", 15, "of pruning, after round 0, which trains dense", low=0
+        "Pruning",
+        15,
+        "rounds of pruning, after round 0, which trains dense",
+        low=0,
+        below=10_001,
     )
     prune_rate: float = _option(
         "Pruning",
         0.2,
-        "removed in each round, for example 0.2 for 20 %",
+        "what is removed in each round, for example 0.2 for 20 %",
         unit="fraction of the weights that remain",
         low=0,
         below=1,
@@ -142,8 +152,9 @@ class Config:
         "Pruning",
         (),
         "rates that differ from --prune_rate, as PATTERN=RATE,…; PATTERN is a regular "
-        "expression on variable paths, the first match counts. Empty: the last kernel "
-        "(the output layer) at half the rate, as in the paper; .*=RATE: all the same",
+        "expression on variable paths, the first match counts. Only for layerwise "
+        "allocation. Empty: the last kernel (the output layer) at half the rate, as in "
+        "the paper; .*=RATE: all the same, as global allocation has it",
     )
     criterion: str = _option(
         "Pruning", "magnitude", "which weights go first", choices=CRITERIA
@@ -151,12 +162,14 @@ class Config:
     allocation: str = _option(
         "Pruning", "layerwise", "how many each layer loses", choices=ALLOCATIONS
     )
-    pattern: str = _option("Pruning", "element", "what goes together", choices=PATTERNS)
+    pattern: str = _option(
+        "Pruning", "element", "what is removed together", choices=PATTERNS
+    )
     rewind_step: int = _option(
         "Pruning",
         0,
-        "of round 0, whose weights, optimizer state and data order every later round "
-        "starts from",
+        "step of round 0 that every later round starts from, with its weights, "
+        "optimizer state and place in the data",
         unit="step",
         low=0,
     )

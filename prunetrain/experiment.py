@@ -22,7 +22,7 @@ from prunetrain.pruning import prune
 from prunetrain.runs import progress as displays
 from prunetrain.runs import workdir as workdirs
 
-_SEED_PURPOSES = ("weights", "data_order", "reinit")
+_SEED_PURPOSES = ("weights", "data_order", "reinit", "criterion")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,7 +88,11 @@ def run(config, workdir=None, progress=None):
 
 
 def find_tickets(lab, config, replicate, directory, display):
-    """Train, evaluate, prune, rewind, repeat, for one replicate."""
+    """Train, evaluate, prune, rewind, repeat, for one replicate.
+
+    What is still to be trained is looked up anew after each training, since whether
+    there is a next round depends on what the last one left to prune.
+    """
     lab.make_dense()
     lab.draw_weights(seed_for(config, "weights", replicate))
     lab.loop.seed.assign(seed_for(config, "data_order", replicate))
@@ -106,8 +110,13 @@ def find_tickets(lab, config, replicate, directory, display):
         best, last = train(lab, first_step(config, round, branch), log, round == 0)
         seconds = time.perf_counter() - started
         if branch == "ticket" and round < config.rounds:
-            masks = lab.next_masks(display)
-            if masks:
+            masks, problem = lab.next_masks(
+                seed_for(config, "criterion", replicate, round)
+            )
+            if problem:
+                display.say(f"No round after {round}: {problem}")
+                directory.end_at(replicate, round, problem)
+            else:
                 paths = [kernel.path for kernel in lab.pruned.kernels]
                 directory.save_masks(replicate, round + 1, paths, masks)
         directory.save_weights(lab.pruned.model, replicate, branch, round)
@@ -117,12 +126,10 @@ def find_tickets(lab, config, replicate, directory, display):
 def unfinished(config, replicate, directory):
     """Yields `(round, branch)` of the trainings to come, as far as can be told.
 
-    A round whose predecessor left no masks does not take place: there was nothing left
-    to prune.
+    It may have been recorded that a round is the last one: nothing left to prune.
     """
     for round in range(config.rounds + 1):
-        before = directory.row((replicate, "ticket", round - 1))
-        if before and not directory.has_masks(replicate, round):
+        if directory.ends_at(replicate, round - 1):
             return
         for branch in ("ticket", *(config.controls if round else ())):
             if not directory.row((replicate, branch, round)):
@@ -130,7 +137,7 @@ def unfinished(config, replicate, directory):
 
 
 def first_step(config, round, branch):
-    """The step that a training starts from: the rewind step for a rewound ticket."""
+    """The step that a training starts from: a control starts over, a ticket rewinds."""
     return config.rewind_step if round and branch == "ticket" else 0
 
 
@@ -280,8 +287,12 @@ class Lab:
             self.loop(0, self.config.rewind_step)
         self.rewind.update()
 
-    def next_masks(self, display):
-        """The next round's masks, from the trained weights; None if no different."""
+    def next_masks(self, seed):
+        """The next round's masks, from the trained weights, or why there are none.
+
+        Returns:
+            `(masks, None)`, or `(None, reason)`.
+        """
         config = self.config
         remaining = sum(layer.kept for layer in self.pruned.layer_sparsity())
         try:
@@ -292,18 +303,14 @@ class Lab:
                 allocation=config.allocation,
                 pattern=config.pattern,
                 layer_rates=self._rates,
-                seed=config.seed,
+                seed=seed,
             )
         except prune.NoWeightLeftError as error:
-            display.say(f"No further round: {error}")
-            return None
+            return None, str(error)
         if remaining == sum(int(tf.math.count_nonzero(mask)) for mask in masks):
-            display.say(
-                f"No further round: {config.prune_rate:.3g} of {remaining} weights "
-                "prunes nothing"
-            )
-            return None
-        return masks
+            rate = f"a rate of {config.prune_rate:g}"
+            return None, f"{rate} prunes none of the {remaining} weights"
+        return masks, None
 
     def evaluate(self, split, step):
         """`Evaluation` of the present weights on "validation" or "test"."""

@@ -3,11 +3,13 @@
     python -m prunetrain.main --flagfile=scripts/flagfiles/quickstart.flags
 
 Flags are parsed and checked before TensorFlow is imported, so that help and mistakes
-are answered at once. Exit codes: 0 done, 1 the run failed, 2 the input was wrong.
+are answered at once. Exit codes: 0 done, 1 the run failed, 2 the input was wrong, 130
+interrupted, 143 terminated.
 """
 
 import contextlib
 import dataclasses
+import io
 import os
 import re
 import signal
@@ -38,6 +40,7 @@ _FLAG_LINE = re.compile(r"--?\w+=(?!.*\s#).*")
 def main(argv=None):
     """Runs a command line (by default the process's) and returns the exit code."""
     argv = sys.argv if argv is None else argv
+    to_go_on = "repeat the command"
     try:
         if {"--help", "-h", "-help", "--helpfull", "--helpshort"} & set(argv[1:]):
             print(help_text())
@@ -45,8 +48,13 @@ def main(argv=None):
         config = parse(argv)
         _check_backend()
         directory = workdirs.WorkDirectory(config.workdir, config.as_dict())
-        print(f"{_described(config)}; all settings and results: {directory.path}")
-        sys.stdout.flush()
+        flagfile = directory.path / "flags.txt"
+        to_go_on = (
+            f"to go on: python -m prunetrain.main --flagfile={flagfile} "
+            f"--workdir={directory.path}"
+        )
+        where = f"all settings and results: {directory.path}"
+        print(f"{_described(config)}; {where}", flush=True)
         with _quiet_start():
             from prunetrain import experiment
         warnings.showwarning = _show_warning
@@ -59,18 +67,26 @@ def main(argv=None):
         return _fail(2, error)
     except RunError as error:
         return _fail(1, error)
+    except BrokenPipeError:
+        # Python would stumble over it once more at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return _fail(1, f"nobody reads the output any more; {to_go_on}")
     except OSError as error:
         problem = error.strerror or error
         return _fail(1, f"{error.filename or 'input or output'}: {problem}")
     except _TerminatedError:
-        return _fail(143, "terminated; repeat the command on its --workdir to go on")
+        return _fail(143, f"terminated; {to_go_on}")
     except KeyboardInterrupt:
-        return _fail(130, "interrupted; repeat the command on its --workdir to go on")
+        return _fail(130, f"interrupted; {to_go_on}")
 
 
 def console():
     """Entry point of the `prunetrain` command."""
     signal.signal(signal.SIGTERM, _terminate)
+    for stream in (sys.stdout, sys.stderr):
+        # A console that lacks a character gets its escape, not a traceback.
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     sys.exit(main())
 
 

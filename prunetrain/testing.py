@@ -8,7 +8,8 @@ def assert_masks_hold(pruned, optimizer=None, previous_masks=None):
 
     Args:
         pruned: `PrunedModel`.
-        optimizer: if given, its slots must be zero where weights are pruned.
+        optimizer: if given, its slots must be zero where weights are pruned (not for
+            Adafactor, which rebuilds its velocity from sums over rows and columns).
         previous_masks: masks (arrays or variables, aligned with `pruned.kernels`) of an
             earlier moment; the present ones must keep no weight that those pruned.
 

@@ -486,8 +486,8 @@ def test_a_finished_run_trains_nothing_and_says_so(whole, labs):
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"prune_rate": 0}, "0 of 228 weights prunes nothing"),
-        ({"prune_rate": 0.002}, "0.002 of 228 weights prunes nothing"),
+        ({"prune_rate": 0}, "a rate of 0 prunes none of the 228 weights"),
+        ({"prune_rate": 0.002}, "a rate of 0.002 prunes none of the 228 weights"),
         ({"layer_rates": ".*=0.999"}, "at least one weight must be left"),
     ],
 )
@@ -498,7 +498,7 @@ def test_a_round_that_would_change_nothing_or_leave_nothing_ends_the_run(
     run = perform(config, tmp_path)
     assert [row.key for row in run.rows] == [(0, "ticket", 0)]
     assert len(run.said) == 1
-    assert "No further round" in run.said[0]
+    assert "No round after" in run.said[0]
     assert said in run.said[0]
     again = perform(config, tmp_path)
     assert again.rows == []
@@ -683,35 +683,44 @@ def plan(directory, **changes):
 
 
 ALL = [(0, "ticket"), (1, "ticket"), (1, "reinit"), (2, "ticket"), (2, "reinit")]
-MASKS = ["k"], [np.ones((1, 1), bool)]
 
 
 @pytest.mark.parametrize(
-    ("done", "masks", "expected"),
+    ("done", "last", "expected"),
     [
-        ([], [], ALL),
-        ([(0, "ticket")], [1], ALL[1:]),
-        ([(0, "ticket"), (1, "ticket")], [1, 2], ALL[2:]),
+        ([], None, ALL),
+        ([(0, "ticket")], None, ALL[1:]),
+        ([(0, "ticket"), (1, "ticket")], None, ALL[2:]),
         # A control that was added last is caught up with.
-        ([(0, "ticket"), (1, "ticket"), (2, "ticket")], [1, 2], [ALL[2], ALL[4]]),
+        ([(0, "ticket"), (1, "ticket"), (2, "ticket")], None, [ALL[2], ALL[4]]),
         # Round 0 left nothing to prune.
-        ([(0, "ticket")], [], []),
+        ([(0, "ticket")], 0, []),
         # Round 1 left nothing to prune, its control is still to come.
-        ([(0, "ticket"), (1, "ticket")], [1], [(1, "reinit")]),
-        (ALL, [1, 2], []),
-        # Masks whose training was cut off before its row was written.
-        ([], [1], ALL),
+        ([(0, "ticket"), (1, "ticket")], 1, [(1, "reinit")]),
+        (ALL, None, []),
     ],
 )
-def test_what_is_unfinished_follows_from_rows_and_masks(
-    done, masks, expected, tmp_path
+def test_what_is_unfinished_follows_from_rows_and_the_recorded_end(
+    done, last, expected, tmp_path
 ):
     directory = workdir.WorkDirectory(tmp_path, {})
     for round, branch in done:
         directory.add_row(tiny.row(branch=branch, round=round))
-    for round in masks:
-        directory.save_masks(0, round, *MASKS)
+    if last is not None:
+        directory.end_at(0, last, "nothing to prune")
     assert plan(directory) == expected
+
+
+def test_a_lost_ticket_is_an_error_not_the_end_of_the_run(tmp_path):
+    config = settings(controls="reinit", train_steps=4)
+    perform(config, tmp_path)
+    (tmp_path / "tickets" / "replicate0-round02.npz").unlink()
+    lines = (tmp_path / "results.csv").read_text().splitlines(keepends=True)
+    kept = [line for line in lines if ",2," not in line[:12]]
+    (tmp_path / "results.csv").write_text("".join(kept))
+    with toys.raises(errors.InputError, "replicate0-round02.npz", "missing"):
+        perform(config, tmp_path)
+    assert (tmp_path / "results.csv").read_text() == "".join(kept)
 
 
 def test_rows_of_other_replicates_do_not_count(tmp_path):

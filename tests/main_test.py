@@ -129,9 +129,14 @@ def test_a_run_exits_with_0_and_a_silent_standard_error(name, request):
     assert outcome.code == 0
 
 
+def without_progress(text):
+    """The lines but for those that appear when a training takes over ten seconds."""
+    return [line for line in text.splitlines() if "  step " not in line]
+
+
 def test_a_run_says_where_it_writes_and_ends_with_table_and_files(first):
     path, outcome = first
-    lines = outcome.stdout.splitlines()
+    lines = without_progress(outcome.stdout)
     assert lines[0].endswith(f"settings and results: {path}")
     assert [line.split("of weights")[0].strip() for line in lines[1:6]] == [
         "replicate 0  round  0 ticket 100.00%",
@@ -247,9 +252,9 @@ def test_a_repeated_command_trains_nothing_and_shows_the_results(first, repeated
     path, outcome = repeated
     for name in ("results.csv", "metrics.jsonl", "flags.txt"):
         assert (path / name).read_bytes() == (first[0] / name).read_bytes()
-    lines = outcome.stdout.splitlines()
+    lines = without_progress(outcome.stdout)
     assert lines[1] == f"{path}: every round is finished, nothing to train"
-    assert lines[2:-1] == first[1].stdout.splitlines()[6:-1]
+    assert lines[2:-1] == without_progress(first[1].stdout)[6:-1]
 
 
 # Help
@@ -619,3 +624,15 @@ def test_the_command_without_a_module_exits_with_the_code_of_main(monkeypatch):
     with contextlib.redirect_stderr(io.StringIO()), pytest.raises(SystemExit) as caught:
         main.console()
     assert caught.value.code == 2
+
+
+def test_a_console_without_our_characters_gets_help_all_the_same():
+    outcome = subprocess.run(
+        [sys.executable, "-m", "prunetrain.main", "--help"],
+        env={**os.environ, "PYTHONIOENCODING": "ascii"},
+        capture_output=True,
+        text=True,
+    )
+    assert outcome.returncode == 0
+    assert "--prune_rate" in outcome.stdout
+    assert outcome.stderr == ""

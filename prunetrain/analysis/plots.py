@@ -18,6 +18,7 @@ def accuracy(levels, file):
     # Not pyplot: it would keep the figure and may ask for a display.
     figure = matplotlib.figure.Figure(figsize=(7, 4.2), layout="constrained")
     axes = figure.subplots()
+    replicates = max((x.replicates for x in levels), default=0)
     branches = sorted({x.branch for x in levels}, key=lambda b: (b != "ticket", b))
     for branch, (colour, marker) in zip(
         branches, _STYLES * len(branches), strict=False
@@ -35,13 +36,16 @@ def accuracy(levels, file):
             spread,
             color=colour,
             marker=marker,
-            capsize=3,
+            capsize=3 if replicates > 1 else 0,
             label={"ticket": "rewound ticket"}.get(branch, f"control: {branch}"),
         )
     dense = next((x for x in levels if x.branch == "ticket" and x.round == 0), None)
     if dense:
         axes.axhline(
-            100 * dense.test_accuracy, color="0.5", linestyle=":", label="dense"
+            100 * dense.test_accuracy,
+            color="0.5",
+            linestyle=":",
+            label="dense (round 0)",
         )
     axes.set_xscale("log")
     axes.invert_xaxis()
@@ -50,9 +54,12 @@ def accuracy(levels, file):
     axes.xaxis.set_major_formatter(matplotlib.ticker.FormatStrFormatter("%.3g"))
     axes.xaxis.set_minor_locator(matplotlib.ticker.NullLocator())
     axes.set_xlabel("weights remaining (%)")
-    axes.set_ylabel("test accuracy at early stop (%)")
-    replicates = max((x.replicates for x in levels), default=0)
-    axes.set_title(f"Accuracy against weights remaining ({replicates} replicates)")
+    axes.set_ylabel("test accuracy (%)\nat the lowest validation loss")
+    axes.set_title(
+        f"Mean of {replicates} replicates, bars from lowest to highest"
+        if replicates > 1
+        else "One replicate"
+    )
     axes.grid(alpha=0.3)
     if branches:
         axes.legend()

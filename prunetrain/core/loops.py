@@ -6,9 +6,10 @@ i·B + B - 1 of the epochs laid end to end. A batch may thus begin in one epoch 
 in the next; every example is visited exactly once per epoch.
 """
 
+import keras
 import tensorflow as tf
 
-from prunetrain.core import steps
+from prunetrain.core import pruned_model, steps
 
 
 def make_train_loop(
@@ -27,15 +28,15 @@ def make_train_loop(
     Args:
         pruned: `PrunedModel`.
         optimizer: any Keras 3 optimizer; it is built here if it is not yet.
-        loss_fn: `(y, outputs) -> loss`, a scalar or one value per example.
+        loss_fn: `(y, outputs) -> loss`, a mean or one value per example.
         x: array of examples `[examples, …]`, copied to the device once.
         y: array of labels `[examples, …]`.
         batch_size: examples per step, at most as many as there are.
         seed: integer that the order of the data follows from.
         compile: "xla" (everything), "hybrid" (only the update), "graph" (nothing) or
             "auto" (see `steps.pick_mode`).
-        mask_interval: steps between two multiplications of kernels by masks. They are
-            always applied before a call returns.
+        mask_interval: steps between two applications of the masks to the kernels; they
+            are always applied before a call returns.
 
     Returns:
         A `TrainLoop`: call it with `(first_step, num_steps)`, get the mean loss.
@@ -63,11 +64,14 @@ def make_eval_loop(pruned, loss_fn, x, y, batch_size=1000, compile="auto"):
         A `tf.function` `() -> (loss sum, correct, count)` over all examples, as
         `make_eval_step` gives them for one batch: divide by the count.
     """
+    pruned_model.check_pruned(pruned)
     x, y = _on_device(x, y)
     # XLA compiles the full batch even if there is none: it must fit into the data.
     batch_size = min(batch_size, x.shape[0])
     _check_batch_size(batch_size, x.shape[0])
-    _check_labels(pruned.model, y)
+    steps.check_loss(loss_fn)
+    _check_labels(pruned, loss_fn, x, y)
+    _check_one_label(y)
     num_full, rest = divmod(x.shape[0], batch_size)
 
     def add_batch(sums, x, y):
@@ -101,6 +105,7 @@ class TrainLoop:
     def __init__(
         self, pruned, optimizer, loss_fn, x, y, batch_size, seed, compile, mask_interval
     ):
+        pruned_model.check_pruned(pruned)
         self.mode = steps.pick_mode(compile, pruned.model)
         # Before tracing: a tf.function may not create the optimizer's variables.
         pruned.attach_optimizer(optimizer)
@@ -108,7 +113,8 @@ class TrainLoop:
         self._x, self._y = _on_device(x, y)
         self._num_examples = self._x.shape[0]
         _check_batch_size(batch_size, self._num_examples)
-        _check_labels(pruned.model, self._y)
+        steps.check_loss(loss_fn)
+        _check_labels(pruned, loss_fn, self._x, self._y)
         self._batch_size = batch_size
         self.seed = tf.Variable(seed, dtype=tf.int64, trainable=False)
         # The shuffles of the epoch in hand and of the next one, end to end, and which
@@ -143,6 +149,8 @@ class TrainLoop:
         ):
             if not tf.is_tensor(value):
                 steps.check_whole(name, value, low)
+            elif not value.dtype.is_integer:
+                raise ValueError(f"`{name}` must be an integer. Received: {value}")
         # As tensors: a Python number would retrace at every new value.
         return self._run(tf.cast(first_step, tf.int64), tf.cast(num_steps, tf.int64))
 
@@ -203,6 +211,12 @@ def _rows(tensor, start, count):
 
 
 def _on_device(x, y):
+    for name, value in (("x", x), ("y", y)):
+        if value is None or isinstance(value, (dict, tuple, tf.data.Dataset)):
+            raise TypeError(
+                f"`{name}` must be one array. Received: {type(value).__name__}. For "
+                "several inputs or a tf.data pipeline use pt.make_train_step"
+            )
     x, y = tf.convert_to_tensor(x), tf.convert_to_tensor(y)
     if x.shape.rank == 0 or y.shape.rank == 0 or x.shape[0] != y.shape[0]:
         raise ValueError(
@@ -220,18 +234,40 @@ def _check_batch_size(batch_size, num_examples):
     steps.check_whole("batch_size", batch_size, 1, num_examples, " (the examples)")
 
 
-def _check_labels(model, y):
+def _check_labels(pruned, loss_fn, x, y):
     """Raises ValueError if class indices are not below the model's classes.
 
-    Under XLA such a label gives a loss of NaN without a word.
+    Under XLA such a label gives a loss of NaN without a word. Only for Keras's sparse
+    cross-entropy: to another loss, integers may mean something else.
     """
-    outputs = getattr(model, "output_shape", None)
-    indices = y.dtype.is_integer and (y.shape.rank == 1 or y.shape[1:] == [1])
-    if not indices or not isinstance(outputs, tuple) or len(outputs) != 2:
+    sparse = keras.losses.SparseCategoricalCrossentropy
+    if not isinstance(loss_fn, sparse) and (
+        loss_fn is not keras.losses.sparse_categorical_crossentropy
+    ):
         return
-    low, high = int(tf.reduce_min(y)), int(tf.reduce_max(y))
-    if outputs[1] > 1 and not 0 <= low <= high < outputs[1]:
+    outputs = pruned(x[:1])
+    one_each = y.shape.rank == 1 or y.shape[1:] == [1]
+    if not one_each or not tf.is_tensor(outputs) or outputs.shape.rank != 2:
+        return
+    classes, labels = outputs.shape[1], y
+    if getattr(loss_fn, "ignore_class", None) is not None:
+        labels = tf.boolean_mask(y, y != tf.cast(loss_fn.ignore_class, y.dtype))
+    low, high = tf.reduce_min(labels).numpy(), tf.reduce_max(labels).numpy()
+    if not 0 <= low <= high < classes:
         raise ValueError(
-            f"`y` must hold class indices from 0 to {outputs[1] - 1}, as the model has "
-            f"{outputs[1]} outputs. Received: labels from {low} to {high}"
+            f"`y` must hold class indices from 0 to {classes - 1}, as the model has "
+            f"{classes} outputs. Received: labels from {low} to {high}"
+        )
+
+
+def _check_one_label(y):
+    """Raises ValueError if rows of `y` are not one-hot (or shares that sum to 1)."""
+    if y.shape.rank != 2 or y.shape[1] == 1:
+        return
+    rows = tf.cast(y, tf.float32)
+    sums_to_one = tf.reduce_all(tf.abs(tf.reduce_sum(rows, 1) - 1) < 1e-3)
+    if tf.reduce_any(rows < 0) or not sums_to_one:
+        raise ValueError(
+            "`y` must hold class indices or one-hot rows. Received: rows that are not. "
+            "Multi-label and regression need a metric of your own"
         )

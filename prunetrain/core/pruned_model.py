@@ -47,8 +47,14 @@ class PrunedModel(tf.Module):
     def __init__(self, model, prunable=None):
         super().__init__(name="pruned_model")
         _check_model(model)
+        prunable = selection.kernels() if prunable is None else prunable
+        if not callable(prunable):
+            raise TypeError(
+                "`prunable` must be a rule, for example pt.kernels(exclude='head'). "
+                f"Received: prunable={prunable!r}"
+            )
         self.model = model
-        self.choices = (prunable or selection.kernels())(model)
+        self.choices = tuple(prunable(model))
         self._kernels = tuple(c.variable for c in self.choices if c.prunable)
         if not self._kernels:
             raise ValueError(
@@ -79,7 +85,12 @@ class PrunedModel(tf.Module):
         return self.model.trainable_variables
 
     def __call__(self, inputs, training=False):
-        """The model's outputs for `inputs`."""
+        """The pruned model's outputs for `inputs`.
+
+        Called eagerly, it applies the masks first: weights may have been loaded since.
+        """
+        if tf.executing_eagerly():
+            self.apply_masks()
         return self.model(inputs, training=training)
 
     def mask_gradients(self, gradients):
@@ -248,10 +259,23 @@ class PrunedModel(tf.Module):
     def constrain(self):
         """Puts the masks behind Keras constraints.
 
-        Code that calls `optimizer.apply` or `model.fit` then keeps the zeros. A
-        constraint that a kernel already has is applied first. Calling it again changes
-        nothing.
+        Code that calls `optimizer.apply` or `model.fit` then keeps the zeros. Only the
+        weights are held: gradients and slots are not masked there, so clipping by norm
+        sees the gradients of pruned weights. A constraint that a kernel already has is
+        applied first. Calling it again changes nothing. Call it before a step of your
+        own is traced.
+
+        Raises:
+            ValueError: the model is compiled with an optimizer that averages weights
+                (`use_ema`): the averages go around constraints.
         """
+        optimizer = getattr(self.model, "optimizer", None)
+        if optimizer is not None and inner(optimizer).use_ema:
+            raise ValueError(
+                "`constrain` cannot hold averages of weights, which Keras takes before "
+                "and puts back after constraints. Received: a model compiled with "
+                "use_ema=True. Leave it off, or train with pt.make_train_step"
+            )
         for kernel, mask in zip(self._kernels, self._masks, strict=True):
             if getattr(kernel.constraint, "mask", None) is not mask:
                 kernel.constraint = MaskConstraint(mask, kernel.constraint)
@@ -303,6 +327,15 @@ class MaskConstraint(keras.constraints.Constraint):
         if self.inner is not None:
             w = self.inner(w)
         return masked(w, self.mask)
+
+
+def check_pruned(pruned):
+    """Raises TypeError unless `pruned` is a `PrunedModel`."""
+    if not isinstance(pruned, PrunedModel):
+        raise TypeError(
+            "`pruned` must be a PrunedModel: wrap the Keras model, "
+            f"pt.PrunedModel(model). Received: {type(pruned).__name__}"
+        )
 
 
 def masked(tensor, mask):

@@ -2,6 +2,8 @@
 
 import tensorflow as tf
 
+from prunetrain.core import pruned_model
+
 
 class Snapshot(tf.Module):
     """Everything that a run continues from, as it was at one step.
@@ -18,16 +20,30 @@ class Snapshot(tf.Module):
 
     def __init__(self, pruned, optimizer=None):
         super().__init__(name="snapshot")
+        pruned_model.check_pruned(pruned)
         if optimizer is not None:
             pruned.attach_optimizer(optimizer)
         self._pruned = pruned
-        self._optimizer = optimizer
+        # Settled now: which variables are trainable may change later.
+        live = _live_variables(pruned, optimizer)
         self._copies = {
             part: [tf.Variable(v, trainable=False) for v in variables]
-            for part, variables in self._live().items()
+            for part, variables in live.items()
         }
-        self._copy_in = tf.function(self._update)
-        self._copy_out = tf.function(self._restore)
+
+        def copy_in():
+            for part, copies in self._copies.items():
+                for copy, variable in zip(copies, live[part], strict=True):
+                    copy.assign(variable)
+
+        def copy_out(parts):
+            for part in parts:
+                for copy, variable in zip(self._copies[part], live[part], strict=True):
+                    variable.assign(copy)
+            pruned.apply_masks()
+
+        self._copy_in = tf.function(copy_in)
+        self._copy_out = tf.function(copy_out)
 
     def update(self):
         """Takes the snapshot anew from the present state."""
@@ -53,28 +69,17 @@ class Snapshot(tf.Module):
         # Not in the traced copy: optimizers may be attached after it is traced.
         self._pruned.mask_slots()
 
-    def _live(self):
-        """The variables that the copies belong to."""
-        model, optimizer = self._pruned.model, self._optimizer
-        trainable = {id(v) for v in model.trainable_variables}
-        return {
-            "weights": [v.value for v in model.trainable_variables],
-            # model.variables, not model.weights: only the former has dropout's seeds.
-            "state": [v.value for v in model.variables if id(v) not in trainable],
-            "optimizer": [v.value for v in optimizer.variables] if optimizer else [],
-            "masks": list(self._pruned.masks),
-        }
 
-    def _pairs(self, part):
-        return zip(self._copies[part], self._live()[part], strict=True)
-
-    def _update(self):
-        for part in self._copies:
-            for copy, live in self._pairs(part):
-                copy.assign(live)
-
-    def _restore(self, parts):
-        for part in parts:
-            for copy, live in self._pairs(part):
-                live.assign(copy)
-        self._pruned.apply_masks()
+def _live_variables(pruned, optimizer):
+    """The `tf.Variable`s that a snapshot copies, by part."""
+    model = pruned.model
+    trainable = {id(v) for v in model.trainable_variables}
+    return {
+        "weights": [v.value for v in model.trainable_variables],
+        # model.variables, not model.weights: only the former has dropout's seeds.
+        "state": [v.value for v in model.variables if id(v) not in trainable],
+        "optimizer": []
+        if optimizer is None
+        else [v.value for v in optimizer.variables],
+        "masks": list(pruned.masks),
+    }

@@ -1,8 +1,8 @@
 """One training step and one evaluation step.
 
 The training step is four lines of mathematics: gradients of the loss, zero where
-pruned, the optimizer's update, kernels times masks. The loops in `loops.py` repeat the
-very same functions.
+pruned, the optimizer's update, kernels zero where pruned. The loops in `loops.py`
+repeat the very same functions.
 """
 
 import numbers
@@ -32,11 +32,12 @@ def make_train_step(pruned, optimizer, loss_fn, mask_interval=1, compile="auto")
     Args:
         pruned: `PrunedModel`.
         optimizer: any Keras 3 optimizer; it is built here if it is not yet.
-        loss_fn: `(y, outputs) -> loss`, a scalar or one value per example; a Keras loss
-            object or function. The model's own losses (regularisers) are added.
-        mask_interval: steps between two multiplications of kernels by masks. Gradients
-            are masked at every step, so pruned weights stay zero in between for every
-            optimizer whose update is elementwise.
+        loss_fn: `(y, outputs) -> loss`, a mean or one value per example; a Keras loss
+            object or function. The model's own losses (regularisers) are added. Labels
+            are not checked here: under XLA one beyond the classes gives NaN.
+        mask_interval: steps between two applications of the masks to the kernels.
+            Gradients are masked at every step, so pruned weights stay zero in between
+            for every optimizer whose update is elementwise.
         compile: "xla" compiles the whole step, "hybrid" only the update, "graph"
             nothing, "auto" picks (see `pick_mode`).
 
@@ -48,6 +49,7 @@ def make_train_step(pruned, optimizer, loss_fn, mask_interval=1, compile="auto")
         TypeError, ValueError: see `PrunedModel.attach_optimizer`; or an argument is out
             of range.
     """
+    pruned_model.check_pruned(pruned)
     pruned.attach_optimizer(optimizer)
     mode = pick_mode(compile, pruned.model)
     return compiled(
@@ -69,6 +71,8 @@ def make_eval_step(pruned, loss_fn, compile="auto"):
         weighs what it should. Labels are class indices `[batch]` or `[batch, 1]`, or
         one-hot `[batch, classes]`.
     """
+    pruned_model.check_pruned(pruned)
+    check_loss(loss_fn)
     mode = pick_mode(compile, pruned.model)
 
     def eval_step(x, y):
@@ -87,6 +91,7 @@ def compiled(mode, function):
 
 def step_function(pruned, optimizer, loss_fn, mask_interval, mode):
     """The step `(x, y) -> loss`, to be traced by the caller."""
+    check_loss(loss_fn)
     check_whole("mask_interval", mask_interval, 1, what=" (steps)")
     if mask_interval > 1 and isinstance(
         pruned_model.inner(optimizer), keras.optimizers.Ftrl
@@ -154,18 +159,21 @@ def mean_loss(loss_fn, y, outputs):
 def evaluate_batch(pruned, loss_fn, x, y):
     """`(loss sum, correct, count)` of one batch."""
     outputs = pruned(x, training=False)
-    if outputs.shape.rank != 2 or outputs.shape[-1] < 2:
+    shape = outputs.shape if tf.is_tensor(outputs) else f"{type(outputs).__name__}"
+    if not tf.is_tensor(outputs) or shape.rank != 2 or shape[-1] < 2:
         raise ValueError(
             "evaluation needs a model whose outputs are class scores [batch, classes], "
-            f"two classes or more. Received: outputs of shape {outputs.shape}"
+            f"two classes or more. Received: outputs of shape {shape}"
         )
     count = tf.shape(outputs)[0]
-    loss = mean_loss(loss_fn, y, outputs) * tf.cast(count, tf.float32)
-    hits = tf.equal(tf.argmax(outputs, -1), class_indices(y, outputs.shape[-1]))
+    loss = mean_loss(loss_fn, y, outputs)
+    if getattr(loss_fn, "reduction", None) != "sum":
+        loss *= tf.cast(count, tf.float32)
+    hits = tf.equal(tf.argmax(outputs, -1), label_indices(y, outputs.shape[-1]))
     return loss, tf.math.count_nonzero(hits, dtype=tf.int32), count
 
 
-def class_indices(y, num_classes):
+def label_indices(y, num_classes):
     """Labels `[batch]`, `[batch, 1]` or one-hot `[batch, classes]` as int64 indices."""
     y = tf.convert_to_tensor(y)
     if y.shape.rank == 2 and y.shape[-1] == num_classes:
@@ -195,6 +203,16 @@ def pick_mode(compile, model):
 def contains_convolution(model):
     """Whether one of the model's layers, however deep, is a convolution."""
     return any(isinstance(x, _CONVOLUTIONS) for x in model._flatten_layers())
+
+
+def check_loss(loss_fn):
+    """Raises TypeError unless `loss_fn` can be called with labels and outputs."""
+    if not callable(loss_fn) or isinstance(loss_fn, type):
+        raise TypeError(
+            "`loss_fn` must be a function (y, outputs) -> loss, for example "
+            "keras.losses.SparseCategoricalCrossentropy(from_logits=True). "
+            f"Received: loss_fn={loss_fn!r}"
+        )
 
 
 def check_whole(name, value, low, high=None, what=""):

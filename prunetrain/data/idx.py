@@ -21,7 +21,7 @@ _EMBEDDED = pathlib.Path(__file__).parent / "mnist"
 @data.DATASETS.register("mnist")
 def read_mnist(data_dir):
     """Handwritten digits, 60,000 + 10,000 of 28×28; embedded in the package."""
-    return _read_splits(pathlib.Path(data_dir or _EMBEDDED))
+    return _read_splits(pathlib.Path(data_dir or _EMBEDDED).expanduser())
 
 
 def _read_splits(folder):

@@ -6,7 +6,7 @@ import warnings
 
 import tensorflow as tf
 
-from prunetrain.core import selection
+from prunetrain.core import pruned_model, selection
 from prunetrain.pruning import topk
 from prunetrain.pruning.allocation import ALLOCATIONS
 from prunetrain.pruning.criteria import CRITERIA
@@ -44,7 +44,8 @@ def prune(
         criterion: name in `criteria.CRITERIA`, or a function of that signature.
         allocation: name in `allocation.ALLOCATIONS`, or a function.
         pattern: name in `patterns.PATTERNS`, or a function.
-        initial: weights at initialisation, for criteria that compare with them.
+        initial: weights at initialisation, a list of tensors aligned with
+            `pruned.kernels`, for criteria that compare with them.
         data: iterable of batches `(x, y)`, for criteria that need gradients.
         loss_fn: `(y, outputs) -> loss`, for criteria that need gradients.
         layer_rates: what replaces `rate` (or `sparsity`) for some kernels: a dict from
@@ -60,6 +61,7 @@ def prune(
             kernel, a score of a live weight is not finite, or no weight would be left.
             The masks are unchanged then.
     """
+    pruned_model.check_pruned(pruned)
     before = sum(layer.kept for layer in pruned.layer_sparsity())
     masks = new_masks(
         pruned, rate, sparsity, criterion, allocation, pattern,
@@ -91,7 +93,7 @@ def new_masks(
     _check_survivors(layers, groups, rate, sparsity)
     score = _lookup(CRITERIA, criterion)
     scores = score(pruned, initial=initial, data=data, loss_fn=loss_fn, seed=seed)
-    _check_finite(scores, pruned)
+    _check_scores(scores, pruned)
     scores = [_lookup(PATTERNS, pattern)(score) for score in scores]
     masks = [tf.convert_to_tensor(mask) for mask in pruned.masks]
     for indices, count in groups:
@@ -189,12 +191,19 @@ def _check_survivors(layers, groups, rate, sparsity):
         )
 
 
-def _check_finite(scores, pruned):
+def _check_scores(scores, pruned):
+    shapes = [tuple(score.shape) for score in scores or ()]
+    expected = [tuple(kernel.shape) for kernel in pruned.kernels]
+    if shapes != expected:
+        raise ValueError(
+            "`criterion` must return one tensor per kernel, of the kernel's shape: "
+            f"{expected}. Received: {shapes}"
+        )
     for score, mask, kernel in zip(scores, pruned.masks, pruned.kernels, strict=True):
         if tf.reduce_any(mask & ~tf.math.is_finite(score)):
             raise ValueError(
                 "scores must be finite to be ranked. Received: NaN or infinity among "
-                f"the live weights of {kernel.path}; the training has diverged"
+                f"the live weights of {kernel.path}"
             )
 
 

@@ -132,7 +132,7 @@ class Live(Silent):
         )
 
     def evaluated(self, evaluation, train_loss):
-        numbers = f"loss {evaluation.loss:.3f} acc {evaluation.accuracy:.1%}"
+        numbers = f"val loss {evaluation.loss:.3f} {evaluation.accuracy:.1%}"
         self._progress.update(self._task, numbers=numbers)
 
     def finish(self, row):

@@ -4,7 +4,8 @@
     flags.txt       the same as flags: rerun with --flagfile
     metrics.jsonl   one line per evaluation
     results.csv     one row per replicate × branch × round
-    tickets/        the masks that a round trains under, one file per replicate × round
+    tickets/        the masks that a round trains under, one file per replicate × round;
+                    replicate<n>-ends.txt if there was nothing left to prune
     checkpoints/    the weights at the end of each training
 
 A training counts as finished when its row stands in results.csv; what it leaves
@@ -16,6 +17,7 @@ import contextlib
 import csv
 import dataclasses
 import io
+import itertools
 import json
 import math
 import os
@@ -72,8 +74,12 @@ class WorkDirectory:
     """
 
     def __init__(self, path, settings):
-        self.path = pathlib.Path(path) if path else _new_folder()
+        # A shell leaves the ~ of --workdir=~/x as it is.
+        self.path = pathlib.Path(path or "runs").expanduser()
         try:
+            if not path:
+                self.path = _new_folder()
+            _check_ours(self.path)
             for folder in ("tickets", "checkpoints"):
                 (self.path / folder).mkdir(parents=True, exist_ok=True)
             self._settle(settings)
@@ -166,9 +172,18 @@ class WorkDirectory:
     def _ticket(self, replicate, round):
         return self.path / "tickets" / f"replicate{replicate}-round{round:02d}.npz"
 
-    def has_masks(self, replicate, round):
-        """Whether the masks of that round are there."""
-        return self._ticket(replicate, round).exists()
+    def _end(self, replicate):
+        return self.path / "tickets" / f"replicate{replicate}-ends.txt"
+
+    def end_at(self, replicate, round, why):
+        """Records that there is no round after `round`."""
+        with _told(self._end(replicate)) as file:
+            _write(file, f"{round}\n{why}\n")
+
+    def ends_at(self, replicate, round):
+        """Whether `round` was recorded as the last one."""
+        file = self._end(replicate)
+        return file.exists() and file.read_text().split("\n")[0] == str(round)
 
     def save_masks(self, replicate, round, paths, masks):
         """Writes the masks that `round` trains under, one bit a weight.
@@ -268,13 +283,25 @@ def _damaged(file, error):
     )
 
 
+def _check_ours(path):
+    """Raises InputError for a folder with files of something else."""
+    ours = ("config.json", "metrics.jsonl", "results.csv")
+    names = {file.name for file in path.iterdir()} if path.is_dir() else set()
+    if names and not names.intersection(ours):
+        raise InputError(
+            f"`workdir` must be new, empty or that of a run. Received: {path}, which "
+            "holds other files. Choose another --workdir"
+        )
+
+
 def _new_folder():
     stem = pathlib.Path("runs") / time.strftime("%Y%m%d-%H%M%S")
-    path, number = stem, 1
-    while path.exists():
-        number += 1
-        path = stem.with_name(f"{stem.name}-{number}")
-    return path
+    for number in itertools.count(1):
+        path = stem if number == 1 else stem.with_name(f"{stem.name}-{number}")
+        # Made here and now, so that two runs that start together get two folders.
+        with contextlib.suppress(FileExistsError):
+            path.mkdir(parents=True)
+            return path
 
 
 @contextlib.contextmanager

@@ -86,7 +86,7 @@ def test_bars_reach_from_the_lowest_replicate_to_the_highest(axes):
 
 def test_the_dense_network_is_a_line_across(axes):
     drawn = axes(rows())
-    dense = [line for line in drawn.get_lines() if line.get_label() == "dense"]
+    dense = [line for line in drawn.get_lines() if line.get_label().startswith("dense")]
     assert [set(line.get_ydata()) for line in dense] == [{90.0}]
 
 

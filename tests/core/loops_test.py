@@ -468,6 +468,97 @@ def test_labels_beyond_the_classes_are_refused_with_their_range(labels):
         pt.make_eval_loop(pruned, toys.cross_entropy(), x, y[:, None])
 
 
+def test_labels_of_a_subclassed_model_are_checked_too():
+    class Net(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.dense = keras.layers.Dense(3)
+
+        def call(self, x):
+            return self.dense(x)
+
+    x, y = toys.dataset(5)
+    model = Net()
+    model(x)
+    with toys.raises(ValueError, "`y`", "from 0 to 2"):
+        pt.make_train_loop(
+            pt.PrunedModel(model),
+            keras.optimizers.SGD(0.1),
+            toys.cross_entropy(),
+            *(x, (y + 1).astype(np.float32), 4),
+        )
+
+
+def test_labels_mean_what_the_loss_makes_of_them():
+    """Ignored classes, and integers that are not classes of the outputs."""
+    x, _ = toys.dataset(5)
+    ignoring = keras.losses.SparseCategoricalCrossentropy(True, ignore_class=-1)
+    for loss_fn, y in (
+        (ignoring, np.array([0, 1, -1, 2, 0])),
+        (lambda y, outputs: tf.reduce_mean(outputs), np.array([7, 8, 9, 7, 8])),
+    ):
+        loop = pt.make_train_loop(
+            *(pt.PrunedModel(toys.mlp()), keras.optimizers.SGD(0.1), loss_fn),
+            *(x, y, 4),
+            compile="graph",
+        )
+        assert np.isfinite(loop(0, 2).numpy())
+
+
+def test_an_accuracy_of_multi_label_rows_is_refused():
+    x, _ = toys.dataset(5)
+    loss_fn = keras.losses.BinaryCrossentropy(from_logits=True)
+    rows = np.array([[1, 1, 0], [0, 0, 0], [1, 0, 0], [0, 1, 1], [1, 1, 1]])
+    with toys.raises(ValueError, "`y`", "one-hot"):
+        pt.make_eval_loop(pt.PrunedModel(toys.mlp()), loss_fn, x, rows)
+
+
+@pytest.mark.parametrize("reduction", ["sum", "none", "sum_over_batch_size"])
+def test_the_loss_sum_does_not_depend_on_how_the_loss_is_reduced(reduction):
+    x, y = toys.dataset(5)
+    pruned = pt.PrunedModel(toys.mlp())
+    loss_fn = keras.losses.SparseCategoricalCrossentropy(True, reduction=reduction)
+    expected = pt.make_eval_loop(pruned, toys.cross_entropy(), x, y)()[0]
+    for batch_size in (2, 5):
+        loss, _, _ = pt.make_eval_loop(pruned, loss_fn, x, y, batch_size)()
+        np.testing.assert_allclose(loss, expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("loss_fn", ["mse", None, keras.losses.MeanSquaredError])
+def test_what_is_no_loss_is_refused(loss_fn):
+    pruned, optimizer = pt.PrunedModel(toys.mlp()), keras.optimizers.SGD(0.1)
+    x, y = toys.dataset(5)
+    for build in (
+        lambda: pt.make_train_step(pruned, optimizer, loss_fn),
+        lambda: pt.make_train_loop(pruned, optimizer, loss_fn, x, y, 4),
+        lambda: pt.make_eval_step(pruned, loss_fn),
+        lambda: pt.make_eval_loop(pruned, loss_fn, x, y),
+    ):
+        with toys.raises(TypeError, "`loss_fn`", "Received: loss_fn="):
+            build()
+
+
+@pytest.mark.parametrize("x", [{"a": 1}, (1, 2), None])
+def test_several_inputs_are_sent_to_the_train_step(x):
+    with toys.raises(TypeError, "`x`", "one array", "make_train_step"):
+        pt.make_eval_loop(pt.PrunedModel(toys.mlp()), toys.cross_entropy(), x, [1])
+
+
+def test_a_keras_model_where_a_pruned_one_is_needed_is_answered_plainly():
+    model, optimizer = toys.mlp(), keras.optimizers.SGD(0.1)
+    loss_fn, (x, y) = toys.cross_entropy(), toys.dataset(5)
+    for use in (
+        lambda: pt.make_train_step(model, optimizer, loss_fn),
+        lambda: pt.make_train_loop(model, optimizer, loss_fn, x, y, 4),
+        lambda: pt.make_eval_step(model, loss_fn),
+        lambda: pt.make_eval_loop(model, loss_fn, x, y),
+        lambda: pt.Snapshot(model),
+        lambda: pt.prune(model, rate=0.2),
+    ):
+        with toys.raises(TypeError, "`pruned`", "pt.PrunedModel(model)", "Sequential"):
+            use()
+
+
 def test_ftrl_is_refused_with_a_mask_interval():
     """Its update divides by a slot that is zero where pruned: 0 / 0 in between."""
     with toys.raises(ValueError, "`mask_interval`", "Ftrl", "mask_interval=2"):

@@ -633,3 +633,28 @@ def test_constrained_models_can_still_be_saved_and_loaded(tmp_path):
     loaded = keras.saving.load_model(tmp_path / "model.keras")
     assert toys.bits(loaded.weights) == toys.bits(pruned.model.weights)
     assert isinstance(loaded.layers[0].kernel_constraint, keras.constraints.NonNeg)
+
+
+def test_averaged_weights_are_refused_by_constrain():
+    """A8: Keras puts its averages back after the constraints."""
+    model = toys.mlp()
+    model.compile(keras.optimizers.SGD(0.1, use_ema=True), toys.cross_entropy())
+    with toys.raises(ValueError, "`constrain`", "use_ema=True", "make_train_step"):
+        pt.PrunedModel(model).constrain()
+
+
+def test_weights_loaded_under_masks_are_masked_when_the_model_is_called(tmp_path):
+    """E5: loading before and after the masks gives the same outputs."""
+    model, (x, _) = toys.mlp(), toys.dataset()
+    model.save_weights(tmp_path / "dense.weights.h5")
+    pruned = pt.PrunedModel(model)
+    pt.prune(pruned, rate=0.5)
+    expected = pruned(x).numpy()
+    model.load_weights(tmp_path / "dense.weights.h5")
+    np.testing.assert_array_equal(pruned(x), expected)
+    pt.testing.assert_masks_hold(pruned)
+
+
+def test_a_rule_must_be_callable():
+    with toys.raises(TypeError, "`prunable`", "pt.kernels", "prunable='head'"):
+        pt.PrunedModel(toys.mlp(), "head")

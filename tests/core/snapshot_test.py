@@ -306,3 +306,19 @@ def test_snapshot_survives_a_checkpoint(tmp_path):
     path = tf.train.Checkpoint(snapshot=snapshot).write(str(tmp_path / "checkpoint"))
     tf.train.Checkpoint(snapshot=other).read(path).assert_consumed()
     assert digest(other, other_pruned) == digest(snapshot, pruned)
+
+
+def test_restoring_follows_variables_not_what_is_trainable_by_then():
+    """Progressive freezing must not hand one layer the weights of another."""
+    model = toys.mlp((4, 4, 4))
+    first, second = model.layers
+    second.trainable = False
+    pruned = pt.PrunedModel(model)
+    before = [layer.kernel.numpy() for layer in (first, second)]
+    snapshot = pt.Snapshot(pruned)
+    first.trainable, second.trainable = False, True
+    for layer in (first, second):
+        layer.kernel.assign(np.zeros((4, 4)))
+    snapshot.restore()
+    for layer, kernel in zip((first, second), before, strict=True):
+        np.testing.assert_array_equal(layer.kernel, kernel)

@@ -164,7 +164,7 @@ def on_terminal(width):
 
 def test_the_live_line_tells_training_step_and_numbers_within_80_columns():
     shown = on_terminal(80)
-    for text in ("rep 0 round 3 ticket 51.2%", "20/50", "loss 0.250 acc 50.0%"):
+    for text in ("rep 0 round 3 ticket 51.2%", "20/50", "val loss 0.250 50.0%"):
         assert text in shown
 
 

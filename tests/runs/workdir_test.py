@@ -226,7 +226,6 @@ def test_masks_of_any_shape_round_trip(tmp_path_factory, masks):
     directory = workdir.WorkDirectory(path, SETTINGS)
     paths = [f"net/layer_{index}/kernel" for index in range(len(masks))]
     directory.save_masks(3, 12, paths, masks)
-    assert directory.has_masks(3, 12)
     loaded = directory.load_masks(3, 12)
     assert len(loaded) == len(masks)
     for mask, expected in zip(loaded, masks, strict=True):
@@ -244,8 +243,6 @@ def test_masks_take_one_bit_a_weight(directory):
 
 def test_masks_that_were_not_written_are_not_there(directory):
     directory.save_masks(0, 1, ["k"], [np.ones((2, 2), bool)])
-    assert not directory.has_masks(0, 2)
-    assert not directory.has_masks(1, 1)
     with toys.raises(errors.InputError, "replicate0-round02.npz", "--workdir"):
         directory.load_masks(0, 2)
 
@@ -307,6 +304,27 @@ def test_a_damaged_file_is_named_with_a_remedy(name, content, directory):
         file.write_bytes(content)
     with toys.raises(errors.InputError, str(file), "damaged", "--workdir"):
         again(directory)
+
+
+def test_a_folder_of_something_else_is_left_alone(tmp_path):
+    (tmp_path / "thesis.tex").write_text("…")
+    with toys.raises(errors.InputError, "`workdir`", str(tmp_path), "other files"):
+        workdir.WorkDirectory(tmp_path, SETTINGS)
+    assert [file.name for file in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+def test_the_home_folder_may_be_written_as_a_tilde(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert workdir.WorkDirectory("~/run", SETTINGS).path == tmp_path / "run"
+
+
+def test_the_end_of_a_replicate_is_recorded(directory):
+    assert not directory.ends_at(1, 3)
+    directory.end_at(1, 3, "nothing to prune")
+    found = again(directory)
+    assert [found.ends_at(1, 3), found.ends_at(1, 2), found.ends_at(0, 3)] == [
+        *(True, False, False)
+    ]
 
 
 # Whole files only

@@ -216,7 +216,8 @@ class PrunedModel(tf.Module):
                 mask = masks.get(id(variable))
                 if (
                     mask is not None
-                    and isinstance(slot, keras.Variable)
+                    # Not keras.Variable: older releases export another class so.
+                    and isinstance(getattr(slot, "value", None), tf.Variable)
                     and slot is not variable
                     and slot.shape == variable.shape
                 ):

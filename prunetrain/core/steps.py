@@ -159,11 +159,12 @@ def mean_loss(loss_fn, y, outputs):
 def evaluate_batch(pruned, loss_fn, x, y):
     """`(loss sum, correct, count)` of one batch."""
     outputs = pruned(x, training=False)
-    shape = outputs.shape if tf.is_tensor(outputs) else f"{type(outputs).__name__}"
-    if not tf.is_tensor(outputs) or shape.rank != 2 or shape[-1] < 2:
+    shape = getattr(outputs, "shape", None)
+    if shape is None or shape.rank != 2 or shape[-1] < 2:
         raise ValueError(
             "evaluation needs a model whose outputs are class scores [batch, classes], "
-            f"two classes or more. Received: outputs of shape {shape}"
+            f"two classes or more. Received: outputs of shape {shape} "
+            f"({type(outputs).__name__})"
         )
     count = tf.shape(outputs)[0]
     loss = mean_loss(loss_fn, y, outputs)

@@ -525,3 +525,12 @@ def test_evaluation_needs_class_scores(shape):
     received = f"outputs of shape {(10, *shape)}"
     with toys.raises(ValueError, "class scores [batch, classes]", received):
         evaluate(x, y)
+
+
+def test_a_model_of_two_outputs_is_refused_by_the_evaluation():
+    inputs = keras.Input((6,))
+    heads = [keras.layers.Dense(3)(inputs), keras.layers.Dense(3)(inputs)]
+    pruned = pt.PrunedModel(keras.Model(inputs, heads))
+    evaluate = pt.make_eval_step(pruned, toys.cross_entropy(), compile="graph")
+    with toys.raises(ValueError, "class scores", "outputs of shape None (list)"):
+        evaluate(*toys.dataset())

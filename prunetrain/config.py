@@ -98,6 +98,7 @@ class Config:
         "folder for everything the run writes; a run goes on where it stopped when the "
         "command is repeated on its folder. Empty: a new one, runs/<date>-<time>",
         unit="folder",
+        binding=False,
     )
     seed: int = _option(
         "Run", 0, "what all randomness follows from", low=0, below=2**32

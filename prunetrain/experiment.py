@@ -50,7 +50,7 @@ def run(config, workdir=None, progress=None):
     Makes TensorFlow's ops deterministic in this process: the same settings give the
     same bits. A training whose row is in the folder's results.csv is not repeated.
     With `config.parallel_replicates` above 1 the trainings run in worker processes,
-    which start afresh: what a script has registered or set for Keras is not known there.
+    which start afresh: they do not know what a script has registered or set in Keras.
 
     Args:
         config: `Config`.

@@ -578,11 +578,10 @@ from prunetrain import main
 def run(config, directory):
     signal.raise_signal(signal.{name})
 
-experiment = types.ModuleType("prunetrain.experiment")
-experiment.run = run
+main.experiment.run = run
 tensorflow = types.ModuleType("tensorflow")
 tensorflow.config = types.SimpleNamespace(list_logical_devices=list)
-sys.modules |= {{m.__name__: m for m in (experiment, tensorflow)}}
+sys.modules["tensorflow"] = tensorflow
 sys.argv = ["prunetrain", "--workdir={tmp_path / "run"}"]
 main.console()
 """

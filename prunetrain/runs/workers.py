@@ -131,7 +131,7 @@ class Worker:
         self._process.kill()
         self._process.wait()
         self.pipe.close()
-        if problem and self._log.stat().st_size:
+        if problem and self._log.exists() and self._log.stat().st_size:
             return f"{problem} (log: {self._log})"
         self._forget_log()
         return problem

@@ -210,9 +210,7 @@ def test_lines_of_trainings_that_did_not_finish_are_dropped(directory):
     assert metrics(directory) == finished
 
 
-def test_lines_are_put_in_order_by_replicate_and_none_is_lost(
-    directory, monkeypatch
-):
+def test_lines_are_put_in_order_by_replicate_and_none_is_lost(directory, monkeypatch):
     for replicate, step in [(1, 5), (0, 3), (1, 4), (0, 8)]:
         evaluated(directory, replicate=replicate, step=step)
     for replicate in (0, 1):

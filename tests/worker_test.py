@@ -74,9 +74,7 @@ class Cut(progress.Silent):
         raise KeyboardInterrupt
 
 
-@pytest.mark.parametrize(
-    "compile", ["graph", pytest.param("xla", marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
 def test_a_run_begun_serially_and_gone_on_with_side_by_side_has_the_same_files(
     settings, tmp_path
 ):

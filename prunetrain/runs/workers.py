@@ -46,27 +46,22 @@ def run(module, job, logs, num_workers, targets, on_failure):
         InputError: a worker found the user's input wrong; all workers are ended.
     """
     num_workers = min(num_workers, len(logs))
-    num_threads = max(1, num_cores() // num_workers)
+    start = functools.partial(Worker, module, job, max(1, num_cores() // num_workers))
     targets = {**targets, "warnings": warnings}
     waiting, busy, failures = collections.deque(logs.items()), {}, []
     try:
         while waiting or busy:
             while waiting and len(busy) < num_workers:
-                worker = Worker(module, job, num_threads, *waiting.popleft())
+                worker = start(*waiting.popleft())
                 busy[worker.pipe] = worker
             for pipe in connections.wait(busy):
                 worker = busy[pipe]
-                kind, *content = worker.receive()
-                if kind == "call":
-                    target, method, arguments, options = content
-                    getattr(targets[target], method)(*arguments, **options)
-                elif kind == "wrong input":
-                    raise content[0]
-                elif kind == "done" and waiting:
+                ended, problem = worker.attend(targets)
+                if ended and waiting and not problem:
                     worker.begin(*waiting.popleft())
-                else:
+                elif ended:
                     del busy[pipe]
-                    problem = worker.end(*content)
+                    problem = worker.end(problem)
                     if problem:
                         failures.append((worker.task, problem))
                         on_failure(*failures[-1])
@@ -117,8 +112,22 @@ class Worker:
         with contextlib.suppress(OSError):
             self.pipe.send(message)
 
-    def receive(self):
-        """The worker's next message; `("failed", why)` if it has died."""
+    def attend(self, targets):
+        """Does what the worker's next message asks for.
+
+        Returns:
+            `(ended, problem)`: whether its task has ended, and what went wrong or None.
+        """
+        kind, *content = self._receive()
+        if kind == "wrong input":
+            raise content[0]
+        if kind == "call":
+            target, method, arguments, options = content
+            getattr(targets[target], method)(*arguments, **options)
+            return False, None
+        return True, content[0] if kind == "failed" else None
+
+    def _receive(self):
         try:
             return self.pipe.recv()
         except (EOFError, OSError):
@@ -154,6 +163,8 @@ def _environment(num_threads):
     """For a worker: the same modules as here, its share of threads, few words."""
     return {
         "TF_CPP_MIN_LOG_LEVEL": "2",
+        # A crash in native code leaves a trace in the log.
+        "PYTHONFAULTHANDLER": "1",
         "TF_NUM_INTRAOP_THREADS": str(num_threads),
         **os.environ,
         "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path),

@@ -13,6 +13,7 @@ from prunetrain.runs import workers
 
 def prepare(job, remote):
     note = remote("notes").note
+    print("noise of the start", flush=True)
 
     def do(task):
         note(task, "begins", os.getpid(), job)

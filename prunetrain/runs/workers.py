@@ -231,8 +231,11 @@ def _pass_on_warning(remote, message, category, *_, **__):
 
 
 def _write_to(log):
-    """From now on standard output and error go to `log`."""
-    with pathlib.Path(log).open("ab") as file:
+    """From now on standard output and error go to `log`.
+
+    What stands there is from a start that went well: TensorFlow is never silent.
+    """
+    with pathlib.Path(log).open("wb") as file:
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
             os.dup2(file.fileno(), stream.fileno())

@@ -52,10 +52,24 @@ class ConfigError(InputError):
         super().__init__(f"`{field}` {rule}. Received: {field}={received!r}")
         self.field, self.received, self.rule = field, received, rule
 
+    def __reduce__(self):
+        # Pickle, left alone, calls the class with the message.
+        return ConfigError, (self.field, self.received, self.rule)
+
 
 def _option(
-    group, default, help, *, unit="", choices=None, low=None, above=None, below=None
+    group,
+    default,
+    help,
+    *,
+    unit="",
+    choices=None,
+    low=None,
+    above=None,
+    below=None,
+    binding=True,
 ):
+    """A field; one that is not `binding` may change while a run goes on."""
     metadata = {
         "group": group,
         "help": help,
@@ -64,6 +78,7 @@ def _option(
         "low": low,
         "above": above,
         "below": below,
+        "binding": binding,
     }
     return dataclasses.field(default=default, metadata=metadata)
 
@@ -83,6 +98,7 @@ class Config:
         "folder for everything the run writes; a run goes on where it stopped when the "
         "command is repeated on its folder. Empty: a new one, runs/<date>-<time>",
         unit="folder",
+        binding=False,
     )
     seed: int = _option(
         "Run", 0, "what all randomness follows from", low=0, below=2**32
@@ -93,6 +109,15 @@ class Config:
         "independent repetitions, each from its own initial weights",
         low=1,
         below=10_001,
+    )
+    parallel_replicates: int = _option(
+        "Run",
+        1,
+        "replicates trained side by side, each in a process with its share of the "
+        "cores; the results are the same. 1: one after the other, in this process",
+        unit="processes",
+        low=1,
+        binding=False,
     )
     compile: str = _option("Run", "auto", "what XLA compiles", choices=COMPILE_MODES)
     steps_per_loop: int = _option(
@@ -230,6 +255,15 @@ class Config:
         fields = dataclasses.asdict(self)
         del fields["workdir"]
         return {k: list(v) if isinstance(v, tuple) else v for k, v in fields.items()}
+
+
+def free_settings():
+    """Names of the settings that change nothing about the results."""
+    return {
+        field.name
+        for field in dataclasses.fields(Config)
+        if not field.metadata["binding"]
+    }
 
 
 def _converted(field, value):

@@ -2,6 +2,9 @@
 
 Frankle & Carbin 2019 ("The Lottery Ticket Hypothesis", section 2): train, prune,
 rewind, repeat. `find_tickets` is the procedure; `Lab` holds what lives on the device.
+
+TensorFlow is loaded with the first `Lab`: a process that leaves the training to
+workers does without.
 """
 
 import dataclasses
@@ -9,18 +12,17 @@ import math
 import pathlib
 import time
 
-import keras
 import numpy as np
-import tensorflow as tf
 
+from prunetrain import config as config_lib
 from prunetrain import data
 from prunetrain.config import ConfigError
-from prunetrain.core import loops, pruned_model, snapshot
 from prunetrain.errors import RunError
+from prunetrain.lazy import keras, tf
 from prunetrain.models import MODELS
-from prunetrain.pruning import prune
 from prunetrain.runs import progress as displays
 from prunetrain.runs import workdir as workdirs
+from prunetrain.runs import workers
 
 _SEED_PURPOSES = ("weights", "data_order", "reinit", "criterion")
 
@@ -47,6 +49,8 @@ def run(config, workdir=None, progress=None):
 
     Makes TensorFlow's ops deterministic in this process: the same settings give the
     same bits. A training whose row is in the folder's results.csv is not repeated.
+    With `config.parallel_replicates` above 1 the trainings run in worker processes,
+    which start afresh: they do not know what a script has registered or set in Keras.
 
     Args:
         config: `Config`.
@@ -59,11 +63,11 @@ def run(config, workdir=None, progress=None):
 
     Raises:
         InputError: the settings, the data or the folder do not fit.
-        RunError: the training diverged.
+        RunError: the training diverged, or a worker process failed.
     """
     directory = workdir
     if not isinstance(directory, workdirs.WorkDirectory):
-        directory = workdirs.WorkDirectory(workdir or config.workdir, config.as_dict())
+        directory = open_directory(config, workdir)
     display = progress or displays.for_console()
     plans = [
         list(unfinished(config, replicate, directory))
@@ -79,12 +83,47 @@ def run(config, workdir=None, progress=None):
             for stage in plan
         )
     )
+    replicates = [replicate for replicate, plan in enumerate(plans) if plan]
     with display:
-        lab = Lab(config)
-        for replicate, plan in enumerate(plans):
-            if plan:
+        if config.parallel_replicates > 1:
+            find_side_by_side(config, replicates, directory, display)
+        else:
+            lab = Lab(config)
+            for replicate in replicates:
                 find_tickets(lab, config, replicate, directory, display)
     return Results(directory.path, directory.rows)
+
+
+def open_directory(config, path=None):
+    """The `WorkDirectory` of a run: `path`, or `config.workdir`, or a new one."""
+    return workdirs.WorkDirectory(
+        path or config.workdir, config.as_dict(), config_lib.free_settings()
+    )
+
+
+def find_side_by_side(config, replicates, directory, display):
+    """`find_tickets` for several replicates, in worker processes.
+
+    This process alone writes the files that the replicates share, and the screen.
+
+    Raises:
+        RunError: workers failed; the others have gone on to their end.
+    """
+    failures = workers.run(
+        "prunetrain.worker",
+        (config.as_dict(), directory),
+        {replicate: directory.log(replicate) for replicate in replicates},
+        config.parallel_replicates,
+        {"directory": directory, "display": display},
+        on_failure=display.fail,
+    )
+    if failures:
+        told = "; ".join(f"replicate {who} failed: {why}" for who, why in failures)
+        raise RunError(
+            f"{told}. What is finished is kept in {directory.path}; repeat the command "
+            "on it to train the rest"
+        )
+    directory.tidy_metrics()
 
 
 def find_tickets(lab, config, replicate, directory, display):
@@ -222,6 +261,8 @@ class Lab:
     """
 
     def __init__(self, config):
+        from prunetrain.core import loops, pruned_model, snapshot
+
         tf.config.experimental.enable_op_determinism()
         self.config = config
         dataset = data.load_dataset(
@@ -293,6 +334,8 @@ class Lab:
         Returns:
             `(masks, None)`, or `(None, reason)`.
         """
+        from prunetrain.pruning import prune
+
         config = self.config
         remaining = sum(layer.kept for layer in self.pruned.layer_sparsity())
         try:
@@ -331,6 +374,8 @@ class Lab:
 
     def _rates_per_kernel(self):
         """`layer_rates`, or by default half the rate for the output layer."""
+        from prunetrain.pruning import prune
+
         config = self.config
         paths = [kernel.path for kernel in self.pruned.kernels]
         if config.layer_rates:
@@ -362,15 +407,15 @@ class Log:
 
     def begin(self, step, last_step):
         self._display.begin(**self._where, kept=self._remaining / self._total)
-        self._display.advance(step, 0, last_step)
+        self._display.advance(self._where["replicate"], step, 0, last_step)
 
     def advance(self, step, num_steps):
-        self._display.advance(step, num_steps)
+        self._display.advance(self._where["replicate"], step, num_steps)
 
     def evaluated(self, evaluation, train_loss):
         """Logs an evaluation on the validation examples; stops if it has diverged."""
         self._write("validation", evaluation, train_loss=train_loss)
-        self._display.evaluated(evaluation, train_loss)
+        self._display.evaluated(self._where["replicate"], evaluation, train_loss)
         if not math.isfinite(evaluation.loss):
             place = "  ".join(f"{k} {v}" for k, v in self._where.items())
             raise RunError(

@@ -7,7 +7,6 @@ are answered at once. Exit codes: 0 done, 1 the run failed, 2 the input was wron
 interrupted, 143 terminated.
 """
 
-import contextlib
 import dataclasses
 import io
 import os
@@ -20,7 +19,7 @@ import warnings
 
 from absl import flags
 
-from prunetrain import analysis
+from prunetrain import analysis, experiment
 from prunetrain.config import Config, ConfigError
 from prunetrain.errors import InputError, RunError
 from prunetrain.runs import workdir as workdirs
@@ -47,7 +46,7 @@ def main(argv=None):
             return 0
         config = parse(argv)
         _check_backend()
-        directory = workdirs.WorkDirectory(config.workdir, config.as_dict())
+        directory = experiment.open_directory(config)
         flagfile = directory.path / "flags.txt"
         to_go_on = (
             f"to go on: python -m prunetrain.main --flagfile={flagfile} "
@@ -55,8 +54,8 @@ def main(argv=None):
         )
         where = f"all settings and results: {directory.path}"
         print(f"{_described(config)}; {where}", flush=True)
-        with _quiet_start():
-            from prunetrain import experiment
+        if config.parallel_replicates == 1:
+            _start_quietly()
         warnings.showwarning = _show_warning
         experiment.run(config, directory)
         analysis.print_results(directory.path)
@@ -225,19 +224,17 @@ def _check_backend():
         )
 
 
-@contextlib.contextmanager
-def _quiet_start():
-    """Keeps what TensorFlow writes while it starts off the screen, unless it fails."""
+def _start_quietly():
+    """Loads TensorFlow, and keeps what it writes off the screen unless it fails."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     sys.stderr.flush()
     screen = os.dup(2)
     with tempfile.TemporaryFile() as file:
         os.dup2(file.fileno(), 2)
         try:
-            yield
-            # The devices are looked for at first use, with messages of their own.
             import tensorflow as tf
 
+            # The devices are looked for at first use, with messages of their own.
             tf.config.list_logical_devices()
         except Exception:
             file.seek(0)

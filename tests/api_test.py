@@ -69,7 +69,12 @@ def test_an_unknown_name_is_an_attribute_error_that_names_it():
 
 
 @pytest.mark.parametrize(
-    "module", ["prunetrain", "prunetrain.config", "prunetrain.main"]
+    "module",
+    [
+        *("prunetrain", "prunetrain.config", "prunetrain.main"),
+        # What the parent of workers imports.
+        "prunetrain.experiment",
+    ],
 )
 def test_settings_and_command_line_are_imported_without_tensorflow(module):
     modules = set(fresh(f"import sys, {module}; print(*sys.modules)"))

@@ -4,6 +4,7 @@ import dataclasses
 import fractions
 import inspect
 import math
+import pickle
 
 import keras
 import numpy as np
@@ -220,6 +221,16 @@ def test_a_refusal_is_an_input_error_that_keeps_field_value_and_rule():
     assert isinstance(error, errors.InputError)
     assert error.received == 0
     assert error.rule == "must be a whole number from 1 (examples)"
+
+
+def test_a_refusal_survives_the_way_from_a_worker_process():
+    error = refused("batch_size", 0)
+    again = pickle.loads(pickle.dumps(error))
+    assert (str(again), vars(again)) == (str(error), vars(error))
+
+
+def test_what_changes_nothing_about_the_results_is_free():
+    assert config.free_settings() == {"workdir", "parallel_replicates"}
 
 
 # The names are those of what exists

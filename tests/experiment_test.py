@@ -112,10 +112,10 @@ class Recorder(progress.Silent):
         self.kept[self._key] = kept
         self.evaluations[self._key] = []
 
-    def advance(self, step, num_steps, last_step=None):
+    def advance(self, replicate, step, num_steps, last_step=None):
         self._look(self.at, (self._key, step))
 
-    def evaluated(self, evaluation, train_loss):
+    def evaluated(self, replicate, evaluation, train_loss):
         self.evaluations[self._key].append(evaluation)
 
     def finish(self, row):
@@ -384,8 +384,8 @@ class Cut(Recorder):
         super().__init__()
         self._where = where
 
-    def evaluated(self, evaluation, train_loss):
-        super().evaluated(evaluation, train_loss)
+    def evaluated(self, replicate, evaluation, train_loss):
+        super().evaluated(replicate, evaluation, train_loss)
         if self._where == "midway" and len(self.rows) == 1 and evaluation.step == 8:
             raise KeyboardInterrupt
 

@@ -12,7 +12,6 @@ import subprocess
 import sys
 import warnings
 
-import h5py
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -51,22 +50,8 @@ def timeless(path):
     return [{k: v for k, v in x.items() if k != "train_seconds"} for x in table(path)]
 
 
-def arrays(file):
-    """Every array of an HDF5 file, by name."""
-    found = {}
-    with h5py.File(file) as h5:
-        h5.visititems(
-            lambda name, item: (
-                found.update({name: item[()]})
-                if isinstance(item, h5py.Dataset)
-                else None
-            )
-        )
-    return found
-
-
 def same_arrays(file, other):
-    first, second = arrays(file), arrays(other)
+    first, second = tiny.arrays(file), tiny.arrays(other)
     return first.keys() == second.keys() and all(
         first[name].tobytes() == second[name].tobytes() for name in first
     )
@@ -217,7 +202,7 @@ def test_checkpoints_are_zero_where_their_tickets_are(first):
         masks = directory.load_masks(0, int(round))
         assert sum(int(mask.sum()) for mask in masks) == int(left)
         file = path / "checkpoints" / f"replicate0-{branch}-round0{round}.weights.h5"
-        kernels = [x for x in arrays(file).values() if x.ndim == 2]
+        kernels = [x for x in tiny.arrays(file).values() if x.ndim == 2]
         assert len(kernels) == len(masks)
         for kernel in kernels:
             (mask,) = (mask for mask in masks if mask.shape == kernel.shape)
@@ -578,11 +563,10 @@ from prunetrain import main
 def run(config, directory):
     signal.raise_signal(signal.{name})
 
-experiment = types.ModuleType("prunetrain.experiment")
-experiment.run = run
+main.experiment.run = run
 tensorflow = types.ModuleType("tensorflow")
 tensorflow.config = types.SimpleNamespace(list_logical_devices=list)
-sys.modules |= {{m.__name__: m for m in (experiment, tensorflow)}}
+sys.modules["tensorflow"] = tensorflow
 sys.argv = ["prunetrain", "--workdir={tmp_path / "run"}"]
 main.console()
 """

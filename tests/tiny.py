@@ -9,6 +9,7 @@ import struct
 import subprocess
 import sys
 
+import h5py
 import keras
 import numpy as np
 
@@ -75,6 +76,23 @@ def write_idx_dataset(folder, num_train=120, num_test=40, size=8):
         array = array[..., 0] if array.ndim == 4 else array
         (folder / name).write_bytes(idx_bytes(array))
     return raw
+
+
+# Files of results
+
+
+def arrays(file):
+    """Every array of an HDF5 file, by name."""
+    found = {}
+    with h5py.File(file) as h5:
+        h5.visititems(
+            lambda name, item: (
+                found.update({name: item[()]})
+                if isinstance(item, h5py.Dataset)
+                else None
+            )
+        )
+    return found
 
 
 # Rows of results

@@ -1,9 +1,11 @@
 """What a run shows while it goes on: a live line on a terminal, plain lines elsewhere.
 
 A display is told how many steps to expect, when a training begins, advances, is
-evaluated and finishes. `Silent` shows nothing and is the base of the others.
+evaluated and finishes. Replicates may train side by side, each one training at a time.
+`Silent` shows nothing and is the base of the others.
 """
 
+import dataclasses
 import time
 
 import rich.console
@@ -25,17 +27,33 @@ class Silent:
     def begin(self, replicate, branch, round, kept):
         """A training begins, with a fraction `kept` of the weights."""
 
-    def advance(self, step, num_steps, last_step=None):
+    def advance(self, replicate, step, num_steps, last_step=None):
         """The training has reached `step`, `num_steps` on from the last call."""
 
-    def evaluated(self, evaluation, train_loss):
+    def evaluated(self, replicate, evaluation, train_loss):
         """An evaluation on the validation examples."""
 
     def finish(self, row):
         """The training is finished, with this row of results."""
 
+    def fail(self, replicate, why):
+        """The replicate trains no more; the others go on."""
+
     def say(self, text):
         """A message that stays on the screen."""
+
+
+@dataclasses.dataclass
+class _Training:
+    """What a display knows of a training that is under way."""
+
+    label: str
+    short: str
+    step: int = 0
+    last_step: int = 0
+
+    def reach(self, step, last_step):
+        self.step, self.last_step = step, last_step or self.last_step
 
 
 class Plain(Silent):
@@ -46,17 +64,17 @@ class Plain(Silent):
         self._steps_left = 0
         self._started = None
         self._steps_done = 0
+        self._running = {}
 
     def expect(self, num_steps):
         self._steps_left = num_steps
 
     def begin(self, replicate, branch, round, kept):
-        self._label = _label(replicate, branch, round, kept)
+        self._running[replicate] = _training(replicate, branch, round, kept)
         self._last_line = self._clock()
 
-    def advance(self, step, num_steps, last_step=None):
-        self._step = step
-        self._last_step = last_step or self._last_step
+    def advance(self, replicate, step, num_steps, last_step=None):
+        self._running[replicate].reach(step, last_step)
         self._steps_left -= num_steps
         if self._started is None and num_steps:
             # Speed is counted from here: the first dispatch compiles.
@@ -64,16 +82,24 @@ class Plain(Silent):
         else:
             self._steps_done += num_steps
 
-    def evaluated(self, evaluation, train_loss):
+    def evaluated(self, replicate, evaluation, train_loss):
         if self._clock() - self._last_line >= self._seconds:
             self._last_line = self._clock()
+            training, others = self._running[replicate], len(self._running) - 1
             self.say(
-                f"{self._label}  step {self._step}/{self._last_step}"
-                f"  {_numbers(evaluation)}{self._speed()}"
+                f"{training.label}  step {training.step}/{training.last_step}"
+                f"  {_numbers(evaluation)}"
+                + (f"  {others} more running" if others else "")
+                + self._speed()
             )
 
     def finish(self, row):
-        self.say(f"{self._label}  {_outcome(row)}{self._speed()}")
+        label = self._running.pop(row.replicate).label
+        self.say(f"{label}  {_outcome(row)}{self._speed()}")
+
+    def fail(self, replicate, why):
+        self._running.pop(replicate, None)
+        self.say(_failure(replicate, why))
 
     def say(self, text):
         self._write(text, flush=True)
@@ -106,6 +132,7 @@ class Live(Silent):
         self._task = self._progress.add_task(
             "loading data and compiling", total=None, steps="", numbers=""
         )
+        self._running = {}
 
     def __enter__(self):
         self._progress.start()
@@ -118,25 +145,37 @@ class Live(Silent):
         self._progress.update(self._task, total=num_steps)
 
     def begin(self, replicate, branch, round, kept):
-        self._label = _label(replicate, branch, round, kept)
-        # Short enough for 80 columns with the rest of the line.
-        text = f"rep {replicate} round {round} {branch} {kept:.1%}"
-        self._progress.update(self._task, description=text)
+        self._running[replicate] = _training(replicate, branch, round, kept)
+        self._describe(replicate)
 
-    def advance(self, step, num_steps, last_step=None):
-        self._last_step = last_step or self._last_step
+    def advance(self, replicate, step, num_steps, last_step=None):
+        training = self._running[replicate]
+        training.reach(step, last_step)
         speed = self._progress.tasks[0].speed
-        rate = f" {speed:,.0f} steps/s" if speed else ""
-        self._progress.update(
-            self._task, advance=num_steps, steps=f"{step}/{self._last_step}{rate}"
-        )
+        texts = [f"{speed:,.0f} steps/s"] if speed else []
+        if len(self._running) == 1:
+            texts.insert(0, f"{step}/{training.last_step}")
+        self._progress.update(self._task, advance=num_steps, steps=" ".join(texts))
 
-    def evaluated(self, evaluation, train_loss):
+    def evaluated(self, replicate, evaluation, train_loss):
         numbers = f"val loss {evaluation.loss:.3f} {evaluation.accuracy:.1%}"
+        if len(self._running) > 1:
+            numbers = f"rep {replicate} {numbers}"
+        self._describe(replicate)
         self._progress.update(self._task, numbers=numbers)
 
     def finish(self, row):
-        self.say(f"{self._label}  {_outcome(row)}")
+        self.say(f"{self._running.pop(row.replicate).label}  {_outcome(row)}")
+
+    def fail(self, replicate, why):
+        self._running.pop(replicate, None)
+        self.say(_failure(replicate, why))
+
+    def _describe(self, replicate):
+        num, text = len(self._running), self._running[replicate].short
+        self._progress.update(
+            self._task, description=f"{num} replicates" if num > 1 else text
+        )
 
     def say(self, text):
         self._console.print(text, highlight=False, markup=False)
@@ -147,8 +186,17 @@ def for_console():
     return Live() if rich.console.Console().is_terminal else Plain()
 
 
-def _label(replicate, branch, round, kept):
-    return f"replicate {replicate}  round {round:2d} {branch:<6} {kept:7.2%} of weights"
+def _training(replicate, branch, round, kept):
+    place = f"replicate {replicate}  round {round:2d} {branch:<6}"
+    return _Training(
+        f"{place} {kept:7.2%} of weights",
+        # Short enough for 80 columns with the rest of the line.
+        f"rep {replicate} round {round} {branch} {kept:.1%}",
+    )
+
+
+def _failure(replicate, why):
+    return f"replicate {replicate}  failed: {why}"
 
 
 def _numbers(evaluation):

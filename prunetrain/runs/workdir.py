@@ -7,6 +7,7 @@
     tickets/        the masks that a round trains under, one file per replicate × round;
                     replicate<n>-ends.txt if there was nothing left to prune
     checkpoints/    the weights at the end of each training
+    logs/           what worker processes that failed have written
 
 A training counts as finished when its row stands in results.csv; what it leaves
 besides is written before. Files are written beside and renamed, so that a reader never
@@ -67,13 +68,14 @@ class WorkDirectory:
         path: the folder; made if it does not exist. None or "": a new folder
             runs/<date>-<time>.
         settings: dict of the run's settings.
+        free: names of settings that may differ from those that the run began with.
 
     Raises:
         InputError: the folder holds a run of other settings, cannot be written, or one
             of its files is damaged.
     """
 
-    def __init__(self, path, settings):
+    def __init__(self, path, settings, free=()):
         # A shell leaves the ~ of --workdir=~/x as it is.
         self.path = pathlib.Path(path or "runs").expanduser()
         try:
@@ -82,32 +84,37 @@ class WorkDirectory:
             _check_ours(self.path)
             for folder in ("tickets", "checkpoints"):
                 (self.path / folder).mkdir(parents=True, exist_ok=True)
-            self._settle(settings)
+            self._settle(settings, free)
         except OSError as error:
             raise InputError(
                 f"`workdir` must be a folder that can be written. Received: "
                 f"workdir={str(self.path)!r} ({error.strerror})"
             ) from error
         self._rows = {row.key: row for row in read_rows(self.path)}
-        self._drop_unfinished_metrics()
+        self.tidy_metrics()
 
-    def _settle(self, settings):
+    def _settle(self, settings, free):
         """Writes the settings, or compares them with those that are there."""
         file = self.path / "config.json"
+        known = None
         # Settings that never trained bind nobody: they may have been a mistake.
-        if not any(
+        if any(
             (self.path / name).exists() for name in ("metrics.jsonl", "results.csv")
         ):
+            try:
+                known = _parse_json(file.read_bytes(), file)
+            except OSError as error:
+                raise _damaged(file, error) from error
+            self._compare(known, settings, free)
+        if settings != known:
             _write(file, json.dumps(settings, indent=2) + "\n")
             _write(self.path / "flags.txt", as_flags(settings))
-            return
-        try:
-            known = _parse_json(file.read_bytes(), file)
-        except OSError as error:
-            raise _damaged(file, error) from error
+
+    def _compare(self, known, settings, free):
+        """Raises InputError if a setting differs from those that the run began with."""
         differing = [
             f"{name}: {known.get(name)!r} there, {settings.get(name)!r} here"
-            for name in sorted({*known, *settings})
+            for name in sorted({*known, *settings} - {*free})
             if known.get(name) != settings.get(name)
         ]
         if differing:
@@ -123,8 +130,8 @@ class WorkDirectory:
 
     @property
     def rows(self):
-        """Finished rows in the order in which they were written."""
-        return list(self._rows.values())
+        """Finished rows by replicate, then in the order in which they were written."""
+        return sorted(self._rows.values(), key=lambda row: row.replicate)
 
     def add_row(self, row):
         """Adds a finished training to results.csv."""
@@ -149,25 +156,26 @@ class WorkDirectory:
         with _told(self.path / "metrics.jsonl") as file, open(file, "a") as stream:
             stream.write(json.dumps(values) + "\n")
 
-    def _drop_unfinished_metrics(self):
-        """Forgets the evaluations of a training that was cut off: it starts again."""
+    def tidy_metrics(self):
+        """Puts the evaluations of finished trainings in order, by replicate.
+
+        Those of a training that was cut off are forgotten: it starts again.
+        """
         file = self.path / "metrics.jsonl"
         if not file.exists():
             return
         lines = file.read_bytes().splitlines(keepends=True)
-        kept = [line for line in lines if self._is_finished(line, file)]
-        if len(kept) < len(lines):
-            _write(file, b"".join(kept))
+        whole = [(_key(line, file), line) for line in lines if line.endswith(b"\n")]
+        finished = [(key, line) for key, line in whole if key in self._rows]
+        finished.sort(key=lambda pair: pair[0][0])
+        kept = [line for _, line in finished]
+        if kept != lines:
+            with _told(file):
+                _write(file, b"".join(kept))
 
-    def _is_finished(self, line, file):
-        if not line.endswith(b"\n"):
-            return False
-        values = _parse_json(line, file)
-        try:
-            key = values["replicate"], values["branch"], values["round"]
-        except KeyError as error:
-            raise _damaged(file, error) from error
-        return key in self._rows
+    def log(self, replicate):
+        """The file for what a worker process writes while it trains `replicate`."""
+        return self.path / "logs" / f"replicate{replicate}.log"
 
     def _ticket(self, replicate, round):
         return self.path / "tickets" / f"replicate{replicate}-round{round:02d}.npz"
@@ -274,6 +282,15 @@ def _parse_json(text, file):
     except ValueError as error:
         raise _damaged(file, error) from error
     return values
+
+
+def _key(line, file):
+    """The training that a line of metrics.jsonl belongs to, as `Row.key`."""
+    values = _parse_json(line, file)
+    try:
+        return values["replicate"], values["branch"], values["round"]
+    except KeyError as error:
+        raise _damaged(file, error) from error
 
 
 def _damaged(file, error):

@@ -31,14 +31,14 @@ class Watched:
 
     def begin(self, last_step=50, **changes):
         self.display.begin(**{**START, **changes})
-        self.display.advance(0, 0, last_step)
+        self.display.advance(changes.get("replicate", 0), 0, 0, last_step)
 
-    def at(self, now, step, num_steps=10):
+    def at(self, now, step, num_steps=10, replicate=0):
         """At that time `step` is evaluated; returns the line written, if there is."""
         self.now = now
-        self.display.advance(step, num_steps)
+        self.display.advance(replicate, step, num_steps)
         before = len(self.lines)
-        self.display.evaluated(EVALUATION, 0.5)
+        self.display.evaluated(replicate, EVALUATION, 0.5)
         return "".join(self.lines[before:])
 
 
@@ -80,7 +80,7 @@ def test_speed_goes_on_over_trainings():
     line = watched.at(15, 5, num_steps=5)
     assert line == ""
     watched.now = 16
-    watched.display.evaluated(EVALUATION, None)
+    watched.display.evaluated(0, EVALUATION, None)
     assert watched.lines[-1].endswith("  4 steps/s  0:11 left")
 
 
@@ -135,8 +135,35 @@ def test_messages_are_written_as_they_are():
 def test_each_phase_has_a_label_of_its_own(start, label):
     watched = Watched()
     watched.begin(**start)
-    watched.display.finish(tiny.row())
+    watched.display.finish(tiny.row(replicate=start["replicate"]))
     assert watched.lines[0].startswith(f"{label}  ")
+
+
+def test_replicates_side_by_side_share_a_line_now_and_then_and_the_speed():
+    watched = Watched(num_steps=100)
+    for replicate in (0, 1):
+        watched.begin(replicate=replicate, round=replicate)
+    assert watched.at(5, 10) == ""
+    # 10 steps in 5 s since then, 80 to go.
+    assert watched.at(10, 10, replicate=1) == (
+        "replicate 1  round  1 ticket  51.20% of weights  step 10/50  "
+        "val loss 0.2500 accuracy 50.00%  1 more running  2 steps/s  0:40 left"
+    )
+    assert watched.at(11, 20) == ""
+    watched.display.finish(tiny.row())
+    assert watched.lines[-1].startswith("replicate 0  round  0 ticket  51.20%")
+    assert "more running" not in watched.at(30, 20, replicate=1)
+
+
+def test_a_replicate_that_fails_leaves_a_line_and_runs_no_more():
+    watched = Watched()
+    for replicate in (0, 1):
+        watched.begin(replicate=replicate)
+    watched.display.fail(1, "killed")
+    # Before its first training began.
+    watched.display.fail(2, "killed")
+    assert watched.lines == [f"replicate {n}  failed: killed" for n in (1, 2)]
+    assert "more running" not in watched.at(30, 20)
 
 
 # The live line
@@ -147,10 +174,10 @@ def play(display):
     with display:
         display.expect(100)
         display.begin(**START)
-        display.advance(0, 0, 50)
-        display.evaluated(EVALUATION, None)
-        display.advance(20, 20)
-        display.evaluated(EVALUATION, 0.5)
+        display.advance(0, 0, 0, 50)
+        display.evaluated(0, EVALUATION, None)
+        display.advance(0, 20, 20)
+        display.evaluated(0, EVALUATION, 0.5)
         display.say("a [message]")
         display.finish(tiny.row())
 
@@ -186,6 +213,23 @@ def test_the_cursor_is_shown_again_when_a_run_is_interrupted():
         raise KeyboardInterrupt
     shown = console.file.getvalue()
     assert shown.rindex("\x1b[?25h") > shown.rindex("\x1b[?25l")
+
+
+def test_the_live_line_tells_how_many_replicates_run_within_80_columns():
+    console = rich.console.Console(file=io.StringIO(), force_terminal=True, width=80)
+    with progress.Live(console) as display:
+        display.expect(100)
+        for replicate in (0, 1):
+            display.begin(**{**START, "replicate": replicate})
+            display.advance(replicate, 0, 0, 50)
+        display.advance(1, 20, 20)
+        display.evaluated(1, EVALUATION, 0.5)
+        display.fail(0, "killed")
+        display.finish(tiny.row(replicate=1))
+    shown = console.file.getvalue()
+    for text in ("2 replicates", "rep 1 val loss 0.250 50.0%", "0  failed: killed"):
+        assert text in shown
+    assert "20/50" not in shown
 
 
 # All displays

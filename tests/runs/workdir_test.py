@@ -97,6 +97,19 @@ def test_settings_of_a_run_that_never_trained_can_be_corrected(directory):
     assert (directory.path / "flags.txt").read_text() == "--rounds=3\n"
 
 
+def test_free_settings_may_change_while_a_run_goes_on(directory):
+    evaluated(directory)
+    changed = workdir.WorkDirectory(
+        directory.path, {**SETTINGS, "processes": 2}, free={"processes"}
+    )
+    # What the command was given last, to repeat it.
+    assert (changed.path / "flags.txt").read_text().endswith("--processes=2\n")
+    with toys.raises(errors.InputError, "(rounds: 2 there, 3 here). "):
+        workdir.WorkDirectory(
+            directory.path, {**SETTINGS, "rounds": 3}, free={"processes"}
+        )
+
+
 def test_the_same_settings_open_the_same_run(directory):
     directory.add_row(tiny.row())
     assert again(directory).rows == [tiny.row()]
@@ -156,6 +169,16 @@ def test_rows_come_back_to_the_bit_in_the_order_they_were_added(directory):
     assert again(directory).row((1, "reinit", 1)) is None
 
 
+def test_rows_stand_by_replicate_whichever_came_first(directory):
+    rows = {n: tiny.row(*n) for n in [(1, "ticket", 0), (0, "ticket", 0)]}
+    rows |= {n: tiny.row(*n) for n in [(1, "ticket", 1), (0, "reinit", 1)]}
+    for row in rows.values():
+        directory.add_row(row)
+    expected = [(0, "ticket", 0), (0, "reinit", 1), (1, "ticket", 0), (1, "ticket", 1)]
+    assert [row.key for row in directory.rows] == expected
+    assert workdir.read_rows(directory.path) == directory.rows
+
+
 def test_a_folder_without_results_has_no_rows(tmp_path):
     assert workdir.read_rows(tmp_path) == []
 
@@ -185,6 +208,28 @@ def test_lines_of_trainings_that_did_not_finish_are_dropped(directory):
     evaluated(directory, branch="reinit")
     again(directory)
     assert metrics(directory) == finished
+
+
+def test_lines_are_put_in_order_by_replicate_and_none_is_lost(directory, monkeypatch):
+    for replicate, step in [(1, 5), (0, 3), (1, 4), (0, 8)]:
+        evaluated(directory, replicate=replicate, step=step)
+    for replicate in (0, 1):
+        directory.add_row(tiny.row(replicate=replicate))
+    before = metrics(directory)
+
+    def die(*arguments):
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(workdir.os, "replace", die)
+        with pytest.raises(Killed):
+            directory.tidy_metrics()
+    assert metrics(directory) == before
+    again(directory)
+    lines = [json.loads(line) for line in metrics(directory).splitlines()]
+    assert [(x["replicate"], x["step"]) for x in lines] == [
+        *((0, 3), (0, 8), (1, 5), (1, 4)),
+    ]
 
 
 @pytest.mark.parametrize("torn", ["{", '{"replicate": 0, "branch": "tick', "\xff"])

@@ -10,7 +10,9 @@ workers does without.
 import dataclasses
 import math
 import pathlib
+import platform
 import time
+import warnings
 
 import numpy as np
 
@@ -88,7 +90,7 @@ def run(config, workdir=None, progress=None):
         if config.parallel_replicates > 1:
             find_side_by_side(config, replicates, directory, display)
         else:
-            lab = Lab(config)
+            lab = open_lab(config, directory)
             for replicate in replicates:
                 find_tickets(lab, config, replicate, directory, display)
     return Results(directory.path, directory.rows)
@@ -99,6 +101,42 @@ def open_directory(config, path=None):
     return workdirs.WorkDirectory(
         path or config.workdir, config.as_dict(), config_lib.free_settings()
     )
+
+
+def open_lab(config, directory):
+    """A `Lab` in the compile mode that the run began with, whatever "auto" picks now.
+
+    What has changed since then and may change bits is a warning.
+    """
+    began = directory.environment()
+    lab = Lab(config, began.get("compile_mode", config.compile))
+    now = environment(lab.loop.mode)
+    changes = [
+        f"{name} was {began[name]}, is {value}"
+        for name, value in now.items()
+        if began.get(name, value) != value
+    ]
+    if changes:
+        warnings.warn(
+            f"{directory.path} began on other ground ({'; '.join(changes)}): what is "
+            "trained now may differ in the last bits from what would have been",
+            stacklevel=2,
+        )
+    directory.record_environment(now)
+    return lab
+
+
+def environment(compile_mode):
+    """What the bits of a run depend on besides its settings."""
+    return {
+        "compile_mode": compile_mode,
+        "devices": ", ".join(d.device_type for d in tf.config.list_logical_devices()),
+        "machine": platform.machine(),
+        "python": platform.python_version(),
+        "tensorflow": tf.__version__,
+        "keras": keras.__version__,
+        "numpy": np.__version__,
+    }
 
 
 def find_side_by_side(config, replicates, directory, display):
@@ -256,11 +294,15 @@ def make_optimizer(name, learning_rate):
 class Lab:
     """What an experiment keeps on the device, built once: nothing is traced twice.
 
+    Args:
+        config: `Config`.
+        compile: compile mode, in place of `config.compile`.
+
     Raises:
         InputError: the settings do not fit the model or the data.
     """
 
-    def __init__(self, config):
+    def __init__(self, config, compile):
         from prunetrain.core import loops, pruned_model, snapshot
 
         tf.config.experimental.enable_op_determinism()
@@ -291,7 +333,7 @@ class Lab:
             loss_fn,
             *dataset.train,
             config.batch_size,
-            compile=config.compile,
+            compile=compile,
         )
         self._evaluate = {
             split: loops.make_eval_loop(

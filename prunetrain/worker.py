@@ -12,8 +12,8 @@ def prepare(job, remote):
     """The function that trains a replicate; what it compiles serves all of them."""
     settings, directory = job
     config, display = _config(settings), remote("display")
-    lab = experiment.Lab(config)
     directory = Directory(directory, remote("directory"))
+    lab = experiment.open_lab(config, directory)
 
     def train(replicate):
         experiment.find_tickets(lab, config, replicate, directory, display)
@@ -45,6 +45,9 @@ class Directory:
 
     def row(self, key):
         return self._rows.get(key) or self._directory.row(key)
+
+    def record_environment(self, values):
+        self._remote.record_environment(values)
 
     def add_row(self, row):
         self._rows[row.key] = row

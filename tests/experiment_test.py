@@ -49,10 +49,10 @@ class Labs:
     def __init__(self):
         self.make, self._labs = experiment.Lab, {}
 
-    def __call__(self, config):
-        key = dataclasses.replace(config, rewind_step=0)
+    def __call__(self, config, compile):
+        key = dataclasses.replace(config, rewind_step=0, compile=compile)
         if key not in self._labs:
-            self._labs[key] = self.make(config)
+            self._labs[key] = self.make(config, compile)
         lab = self.last = self._labs[key]
         lab.config = config
         for variable in (
@@ -469,6 +469,38 @@ def test_a_run_goes_on_in_a_new_lab(wholes, tmp_path, monkeypatch, labs):
     assert left(tmp_path) == left(whole.directory.path)
 
 
+def test_the_ground_that_a_run_begins_on_is_recorded(whole):
+    recorded = json.loads((whole.directory.path / "environment.json").read_text())
+    assert recorded == whole.directory.environment()
+    assert recorded["compile_mode"] == "xla"
+    assert recorded["tensorflow"] == tf.__version__
+
+
+def begun(path, config, **environment):
+    """A folder in which something was trained, on other ground."""
+    directory = workdir.WorkDirectory(path, config.as_dict())
+    directory.add_metrics(replicate=0, branch="ticket", round=0)
+    directory.record_environment(environment)
+
+
+def test_a_run_keeps_the_compile_mode_that_it_began_with(labs, tmp_path):
+    config = settings(compile="auto", rounds=0)
+    for name, environment, mode in (
+        ("new", {}, "xla"),
+        ("begun", {"compile_mode": "hybrid"}, "hybrid"),
+    ):
+        begun(tmp_path / name, config, **environment)
+        perform(config, tmp_path / name, labs)
+        assert labs.last.loop.mode == mode
+
+
+def test_a_run_on_other_ground_is_warned_of_its_bits(labs, tmp_path):
+    config = settings(rounds=0)
+    begun(tmp_path, config, compile_mode="graph", tensorflow="1.0")
+    with pytest.warns(UserWarning, match=r"tensorflow was 1\.0, is 2.*last bits"):
+        experiment.open_lab(config, workdir.WorkDirectory(tmp_path, config.as_dict()))
+
+
 def test_a_finished_run_trains_nothing_and_says_so(whole, labs):
     before = left(whole.directory.path)
     again = perform(whole.config, whole.directory.path, labs)
@@ -606,7 +638,7 @@ def test_the_folder_of_the_config_serves_when_none_is_given(tmp_path, monkeypatc
     class StopError(Exception):
         pass
 
-    def stop(config):
+    def stop(config, compile):
         started.append(config)
         raise StopError
 

@@ -2,6 +2,7 @@
 
     config.json     the settings
     flags.txt       the same as flags: rerun with --flagfile
+    environment.json  versions, devices and compile mode that the run began with
     metrics.jsonl   one line per evaluation
     results.csv     one row per replicate × branch × round
     tickets/        the masks that a round trains under, one file per replicate × round;
@@ -106,6 +107,8 @@ class WorkDirectory:
             except OSError as error:
                 raise _damaged(file, error) from error
             self._compare(known, settings, free)
+        else:
+            self._environment.unlink(missing_ok=True)
         if settings != known:
             _write(file, json.dumps(settings, indent=2) + "\n")
             _write(self.path / "flags.txt", as_flags(settings))
@@ -123,6 +126,21 @@ class WorkDirectory:
                 f"({'; '.join(differing)}). Choose another --workdir, or repeat that "
                 f"run with --flagfile={self.path / 'flags.txt'}"
             )
+
+    @property
+    def _environment(self):
+        return self.path / "environment.json"
+
+    def environment(self):
+        """What was recorded about the ground that the run began on: a dict."""
+        file = self._environment
+        return _parse_json(file.read_bytes(), file) if file.exists() else {}
+
+    def record_environment(self, values):
+        """Records that ground, unless it has been: it is what the run goes on with."""
+        if not self._environment.exists():
+            with _told(self._environment) as file:
+                _write(file, json.dumps(values, indent=2) + "\n")
 
     def row(self, key):
         """The finished row of (replicate, branch, round), or None."""

@@ -97,6 +97,25 @@ def test_settings_of_a_run_that_never_trained_can_be_corrected(directory):
     assert (directory.path / "flags.txt").read_text() == "--rounds=3\n"
 
 
+def test_what_is_recorded_first_of_the_environment_stays(directory):
+    assert directory.environment() == {}
+    directory.record_environment({"compile_mode": "xla"})
+    evaluated(directory)
+    directory.record_environment({"compile_mode": "graph"})
+    assert again(directory).environment() == {"compile_mode": "xla"}
+
+
+def test_the_environment_of_a_run_that_never_trained_is_forgotten(directory):
+    directory.record_environment({"compile_mode": "xla"})
+    assert again(directory).environment() == {}
+
+
+def test_a_damaged_environment_is_named(directory):
+    (directory.path / "environment.json").write_text("{")
+    with toys.raises(errors.InputError, "environment.json", "damaged", "--workdir"):
+        directory.environment()
+
+
 def test_free_settings_may_change_while_a_run_goes_on(directory):
     evaluated(directory)
     changed = workdir.WorkDirectory(

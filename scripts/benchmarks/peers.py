@@ -10,8 +10,8 @@ of CIFAR's shape. Masks keep 20 % of each kernel.
 
 Each framework runs in a process, and each peer in a virtual environment, of its own
 (`.venv-peers/`, made by --setup, about 4 GB). The processes take turns, an epoch each:
-whose turn it is not waits for its input. Two cores; takes about four minutes, and nothing
-else should run on the machine meanwhile.
+whose turn it is not waits for its input. Two cores; takes about four minutes, and
+nothing else should run on the machine meanwhile.
 """
 
 import argparse
@@ -247,8 +247,8 @@ def report(task, result):
     console.print(table)
     versions = ", ".join(f"{k} {v}" for k, v in result["versions"].items())
     console.print(
-        f"Medians of {len(result['step_ms_of_rounds'][OURS])} rounds in turn; a ratio is "
-        f"the median of the rounds' ratios. {versions}. {NUM_CORES} of "
+        f"Medians of {len(result['step_ms_of_rounds'][OURS])} rounds in turn; a ratio "
+        f"is the median of the rounds' ratios. {versions}. {NUM_CORES} of "
         f"{os.cpu_count()} cores ({platform.machine()})"
     )
 

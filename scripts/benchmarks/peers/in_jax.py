@@ -1,6 +1,7 @@
 """Worker of peers.py: JAX, a masked epoch as one jitted `lax.scan`."""
 
 import functools
+import itertools
 
 import jax
 import jax.numpy as jnp
@@ -33,7 +34,7 @@ def mlp(x, y):
 def _initial():
     """Glorot-uniform kernels with their smallest magnitudes pruned, and the masks."""
     generator, parameters, masks = np.random.default_rng(0), [], []
-    for rows, columns in zip(SIZES, SIZES[1:], strict=False):
+    for rows, columns in itertools.pairwise(SIZES):
         limit = np.sqrt(6 / (rows + columns))
         kernel = generator.uniform(-limit, limit, (rows, columns)).astype(np.float32)
         mask = np.abs(kernel) > np.quantile(np.abs(kernel), 1 - serve.DENSITY)

@@ -1,5 +1,6 @@
 """Worker of peers.py: PyTorch with `torch.nn.utils.prune`, eager and compiled."""
 
+import itertools
 import os
 import shutil
 
@@ -66,7 +67,7 @@ def _mlp():
     sizes = (784, 300, 100, 50)
     hidden = [
         layer
-        for rows, columns in zip(sizes, sizes[1:], strict=False)
+        for rows, columns in itertools.pairwise(sizes)
         for layer in (nn.Linear(rows, columns), nn.ReLU())
     ]
     return nn.Sequential(*hidden, nn.Linear(50, 10))

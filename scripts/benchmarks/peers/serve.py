@@ -1,8 +1,8 @@
 """What every worker of peers.py has in common: train when told to, wait otherwise.
 
-A worker is a process with one framework in it. It builds and warms up its variants, says
-so in a line of JSON, and then trains one epoch for each line of its standard input that
-names a variant. Needs NumPy only, since each worker has its own virtual environment.
+A worker is a process with one framework in it. It builds and warms up its variants,
+says so in a line of JSON, and then trains one epoch for each line of its standard input
+that names a variant. Needs NumPy only, as each worker has its own virtual environment.
 """
 
 import json

@@ -92,19 +92,30 @@ def main():
     if arguments.setup:
         set_up()
         return
-    if hasattr(os, "sched_setaffinity"):
-        # Inherited by every worker; its thread pools count the cores they may use.
-        cores = sorted(os.sched_getaffinity(0))[:NUM_CORES]
-        os.sched_setaffinity(0, cores)
-    os.environ["OMP_NUM_THREADS"] = str(NUM_CORES)
+    num_cores = limit_cores()
     tasks = [arguments.only] if arguments.only else list(TASKS)
     results = {task: measure(task, arguments.rounds) for task in tasks}
     for task, result in results.items():
-        report(task, result)
+        report(task, result, num_cores)
     if arguments.json:
         pathlib.Path(arguments.json).write_text(json.dumps(results, indent=2))
     if arguments.plot:
         plot(results, arguments.plot)
+
+
+def limit_cores():
+    """Keeps this process and its workers on two cores, where the system can.
+
+    Returns:
+        How many cores they have.
+    """
+    cores = range(os.cpu_count())
+    if hasattr(os, "sched_setaffinity"):
+        # Inherited by the workers, whose thread pools count the cores they may use.
+        cores = sorted(os.sched_getaffinity(0))[:NUM_CORES]
+        os.sched_setaffinity(0, cores)
+    os.environ["OMP_NUM_THREADS"] = str(len(cores))
+    return len(cores)
 
 
 def measure(task, num_rounds):
@@ -236,7 +247,7 @@ def _environment(name):
     return {**os.environ, "PYTHONPATH": str(ROOT)}
 
 
-def report(task, result):
+def report(task, result, num_cores):
     table = rich.table.Table(title=TASKS[task].title)
     table.add_column("variant")
     table.add_column("ms a step", justify="right")
@@ -248,7 +259,7 @@ def report(task, result):
     versions = ", ".join(f"{k} {v}" for k, v in result["versions"].items())
     console.print(
         f"Medians of {len(result['step_ms_of_rounds'][OURS])} rounds in turn; a ratio "
-        f"is the median of the rounds' ratios. {versions}. {NUM_CORES} of "
+        f"is the median of the rounds' ratios. {versions}. {num_cores} of "
         f"{os.cpu_count()} cores ({platform.machine()})"
     )
 

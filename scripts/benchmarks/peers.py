@@ -305,10 +305,11 @@ def _arguments():
 
 
 def _positive(text):
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"must be at least 1. Received: {text}")
-    return value
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(
+            f"must be a whole number from 1. Received: {text}"
+        )
+    return int(text)
 
 
 if __name__ == "__main__":

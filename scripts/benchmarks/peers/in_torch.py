@@ -51,8 +51,12 @@ def _variant(
             prune.l1_unstructured(layer, "weight", amount=1 - serve.DENSITY)
     model.to(memory_format=torch.channels_last)  # the pruned weights and masks too
     optimizer = torch.optim.Adam(model.parameters(), learning_rate, fused=fused)
-    forward = torch.compile(model) if compiled else model
     loss_fn = nn.CrossEntropyLoss()
+
+    def forward(x, y):
+        return loss_fn(model(x), y)
+
+    forward = torch.compile(forward) if compiled else forward
     x, y = torch.from_numpy(x), torch.from_numpy(y).long()
     num_steps = len(x) // batch_size
 
@@ -60,7 +64,7 @@ def _variant(
         total = torch.zeros(())
         for rows in torch.randperm(len(x))[: num_steps * batch_size].split(batch_size):
             optimizer.zero_grad(set_to_none=True)
-            loss = loss_fn(forward(x[rows]), y[rows])
+            loss = forward(x[rows], y[rows])
             loss.backward()
             optimizer.step()
             total += loss.detach()

@@ -2,6 +2,7 @@
 
 import keras
 import serve
+import tensorflow as tf
 from in_keras import conv2
 
 import prunetrain as pt
@@ -50,4 +51,5 @@ def _variant(factory, learning_rate, x, y, batch_size, masked):
 
 
 if __name__ == "__main__":
-    serve.main({"mlp": mlp, "conv2": conv_2}, {"prunetrain's Keras": keras.__version__})
+    versions = {"tensorflow": tf.__version__, "keras": keras.__version__}
+    serve.main({"mlp": mlp, "conv2": conv_2}, versions)

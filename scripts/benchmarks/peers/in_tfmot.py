@@ -59,6 +59,6 @@ if __name__ == "__main__":
     versions = {
         "tensorflow-model-optimization": tfmot.__version__,
         "tf_keras": keras.__version__,
-        "tensorflow": tf.__version__,
+        "its tensorflow": tf.__version__,
     }
     serve.main({"mlp": mlp}, versions)

@@ -1,8 +1,13 @@
 """The two commands and the flagfiles: cheap checks, without running a job."""
 
+import math
+import os
 import re
+import runpy
 import subprocess
+import sys
 
+import numpy as np
 import pytest
 
 from prunetrain import main
@@ -115,3 +120,45 @@ def test_quickstart_lets_flags_override_its_flagfile():
     assert (config.rounds, config.train_steps) == (1, 9)
     assert config.eval_every == SETTINGS["quickstart"]["eval_every"]
     assert (SCRIPTS / "quickstart").read_text().rstrip().endswith('"$@"')
+
+
+def _serve():
+    return runpy.run_path(str(SCRIPTS / "benchmarks" / "peers" / "serve.py"))
+
+
+def test_the_benchmark_against_peers_answers_for_help():
+    script = str(SCRIPTS / "benchmarks" / "peers.py")
+    done = subprocess.run(
+        [sys.executable, script, "--help"],
+        check=True,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(tiny.ROOT)},
+    )
+    assert "--setup" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("second_loss", "revived", "message"),
+    [
+        (2.0, False, "the loss went from 2.0 to 2.0"),
+        (math.nan, False, "the loss went from 2.0 to nan"),
+        (1.0, True, "a pruned weight is not zero"),
+    ],
+)
+def test_the_benchmark_refuses_a_peer_that_does_not_train_what_it_claims(
+    second_loss, revived, message
+):
+    serve, kernel = _serve(), np.array([1.0, 0, 0, 0, 0])
+    check = serve["_Check"](serve["Variant"](lambda: 2.0, lambda: [kernel]))
+    check(1.0)
+    kernel[1] = 0.5 * revived
+    with pytest.raises(AssertionError, match=message):
+        check(second_loss)
+
+
+def test_the_benchmark_refuses_a_peer_that_keeps_too_many_weights():
+    serve = _serve()
+    variant = serve["Variant"](lambda: 2.0, lambda: [np.ones(10)])
+    with pytest.raises(AssertionError, match=r"1\.0000 of a kernel is not zero"):
+        serve["_Check"](variant)

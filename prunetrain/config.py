@@ -114,7 +114,8 @@ class Config:
         "Run",
         1,
         "replicates trained side by side, each in a process with its share of the "
-        "cores; the results are the same. 1: one after the other, in this process",
+        "cores; the results are the same where XLA compiles the whole loop. 1: one "
+        "after the other, in this process",
         unit="processes",
         low=1,
         binding=False,

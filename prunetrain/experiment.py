@@ -128,8 +128,11 @@ def open_lab(config, directory):
 
 def environment(compile_mode):
     """What the bits of a run depend on besides its settings."""
+    # XLA's programs give the same bits on any number of threads, oneDNN's kernels not.
+    threads = {} if compile_mode == "xla" else {"threads": workers.num_threads()}
     return {
         "compile_mode": compile_mode,
+        **threads,
         "devices": ", ".join(d.device_type for d in tf.config.list_logical_devices()),
         "machine": platform.machine(),
         "python": platform.python_version(),

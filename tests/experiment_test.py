@@ -501,6 +501,12 @@ def test_a_run_on_other_ground_is_warned_of_its_bits(labs, tmp_path):
         experiment.open_lab(config, workdir.WorkDirectory(tmp_path, config.as_dict()))
 
 
+@pytest.mark.parametrize(("mode", "binds"), [("xla", False), ("hybrid", True)])
+def test_the_number_of_threads_counts_where_bits_depend_on_it(mode, binds, monkeypatch):
+    monkeypatch.setenv("TF_NUM_INTRAOP_THREADS", "3")
+    assert experiment.environment(mode).get("threads") == (3 if binds else None)
+
+
 def test_a_finished_run_trains_nothing_and_says_so(whole, labs):
     before = left(whole.directory.path)
     again = perform(whole.config, whole.directory.path, labs)

@@ -78,6 +78,11 @@ def num_cores():
     return os.cpu_count() or 1
 
 
+def num_threads():
+    """The threads that TensorFlow's kernels share in this process."""
+    return int(os.environ.get("TF_NUM_INTRAOP_THREADS") or num_cores())
+
+
 class Worker:
     """The parent's side of a worker process, which begins with its first task.
 

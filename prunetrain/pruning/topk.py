@@ -52,12 +52,15 @@ def remove_lowest(scores, masks, num_remove):
         ]
 
     threshold = _largest(keys_below, num_remove, integer.size * 8, integer)
-    num_ties = num_remove - _count(keys_below(threshold))
+    # Counted apart from the new masks below, lest both wait in memory for each other.
+    never = num_remove < 0
+    num_ties = num_remove - _count(keys_below(threshold, never))
     end = tf.cond(
-        tf.equal(num_ties, _count(ties_before(total))),
+        tf.equal(num_ties, _count(ties_before(total, never))),
         lambda: total,
-        lambda: 1
-        + _largest(ties_before, num_ties, sum(sizes).bit_length() + 1, tf.int64),
+        lambda: (
+            1 + _largest(ties_before, num_ties, sum(sizes).bit_length() + 1, tf.int64)
+        ),
     )
     return [
         mask & ~(low | tie)

@@ -23,7 +23,7 @@ def remove_lowest(scores, masks, num_remove):
     Args:
         scores: list of float tensors, or of pairs `(function, tensors)` for scores that
             are not stored (see `evaluate`); finite where live. Layers may differ in
-            precision.
+            precision. No variables here: the trace would keep the first ones.
         masks: list of boolean tensors of the same shapes; False is already removed.
         num_remove: int64 scalar, at most the number of live weights.
 

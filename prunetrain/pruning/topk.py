@@ -35,7 +35,6 @@ def remove_lowest(scores, masks, num_remove):
     sizes = [mask.shape.num_elements() for mask in masks]
     # Positions in the pool, so that ties across tensors have an order.
     starts = [sum(sizes[:index]) for index in range(len(sizes))]
-    total = tf.constant(sum(sizes), tf.int64)
 
     def keys_below(bound, never=False):
         return [
@@ -47,7 +46,7 @@ def remove_lowest(scores, masks, num_remove):
         return [
             mask
             & (_key(score, integer, never) == threshold)
-            & _is_before(bound - start, mask.shape, never)
+            & _is_before(bound - start, mask.shape)
             for score, mask, start in zip(scores, masks, starts, strict=True)
         ]
 
@@ -55,12 +54,11 @@ def remove_lowest(scores, masks, num_remove):
     # Counted apart from the new masks below, lest both wait in memory for each other.
     never = num_remove < 0
     num_ties = num_remove - _count(keys_below(threshold, never))
+    num_bits = sum(sizes).bit_length() + 1
     end = tf.cond(
-        tf.equal(num_ties, _count(ties_before(total, never))),
-        lambda: total,
-        lambda: (
-            1 + _largest(ties_before, num_ties, sum(sizes).bit_length() + 1, tf.int64)
-        ),
+        tf.equal(num_remove, _count(keys_below(threshold + 1, never))),
+        lambda: tf.constant(sum(sizes), tf.int64),
+        lambda: 1 + _largest(ties_before, num_ties, num_bits, tf.int64),
     )
     return [
         mask & ~(low | tie)
@@ -107,11 +105,14 @@ def _key(score, integer, never):
     return tf.where(bits < 0, integer.min - bits, bits)
 
 
-def _is_before(end, shape, never):
+def _is_before(end, shape):
     """Whether the flat index is below `end`, for each element of a tensor."""
     size = shape.num_elements()
     end = tf.cast(tf.clip_by_value(end, 0, size), tf.int32)
-    return tf.reshape(_varying(tf.range(size), never) < end, shape)
+    # By groups: a range over all elements would be compiled in as a large constant.
+    firsts, offsets = tf.range(0, size, _GROUP), tf.range(_GROUP)
+    before = firsts[:, tf.newaxis] < end - offsets
+    return tf.reshape(tf.reshape(before, [-1])[:size], shape)
 
 
 def _largest(select_below, rank, num_bits, dtype):

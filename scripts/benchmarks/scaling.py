@@ -234,7 +234,7 @@ def _memory(field):
 
 
 def report(figures):
-    console = rich.console.Console()
+    console = rich.console.Console(width=96)
     title = f"TensorFlow {tf.__version__}, {os.cpu_count()} cores"
     table = _table(f"A step, batches of {BATCH_SIZE}, Adam ({title})")
     for name in ("weights", "dense ms", "masked ms", "masked ÷ dense"):
@@ -248,7 +248,7 @@ def report(figures):
     table = _table("Pruning 20 %; peak memory ÷ memory of the weights")
     for name in ("kernels", "weights", "allocation", "first s", "then s"):
         table.add_column(name, justify="right")
-    for name in ("model ÷", "peak ÷", "peak MB", "mask B", "snapshot B"):
+    for name in ("model ÷", "peak ÷", "peak MB"):
         table.add_column(name, justify="right")
     for x in figures["prunes"]:
         table.add_row(
@@ -260,11 +260,14 @@ def report(figures):
             f"{x['made_mb'] / x['weights_mb']:.2f}",
             f"{x['peak_mb'] / x['weights_mb']:.2f}",
             f"{x['peak_mb']:.0f}",
-            f"{x['mask_bytes']:.2f}",
-            f"{x['snapshot_bytes']:.2f}",
         )
     console.print(table)
-    console.print("mask and snapshot (weights, Adam's slots, masks): bytes a weight")
+    for name, what in (
+        ("mask_bytes", "masks"),
+        ("snapshot_bytes", "a snapshot of weights, Adam's slots and masks"),
+    ):
+        values = sorted(x[name] for x in figures["prunes"])
+        console.print(f"bytes a weight of {what}: {values[0]:.2f} to {values[-1]:.2f}")
 
     found = figures["rounds"]
     for name, unit in (("step_ms", "ms a step"), ("resident_mb", "MB resident")):

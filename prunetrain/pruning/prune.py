@@ -7,10 +7,9 @@ import warnings
 import tensorflow as tf
 
 from prunetrain.core import pruned_model, selection
-from prunetrain.pruning import topk
+from prunetrain.pruning import patterns, topk
 from prunetrain.pruning.allocation import ALLOCATIONS
 from prunetrain.pruning.criteria import CRITERIA
-from prunetrain.pruning.patterns import PATTERNS
 
 
 class NoWeightLeftError(ValueError):
@@ -92,18 +91,18 @@ def new_masks(
     )
     _check_survivors(layers, groups, rate, sparsity)
     score = _lookup(CRITERIA, criterion)
-    scores = score(pruned, initial=initial, data=data, loss_fn=loss_fn, seed=seed)
-    _check_scores(scores, pruned)
-    scores = [_lookup(PATTERNS, pattern)(score) for score in scores]
+    pattern = _lookup(patterns.PATTERNS, pattern)
+    scores = _checked_scores(
+        score(pruned, initial=initial, data=data, loss_fn=loss_fn, seed=seed), pruned
+    )
     masks = [tf.convert_to_tensor(mask) for mask in pruned.masks]
     for indices, count in groups:
+        pool, old = [scores[i] for i in indices], [masks[i] for i in indices]
+        _check_finite(pool, old, [layers[i].path for i in indices])
         if count:
-            chosen = topk.remove_lowest(
-                [scores[i] for i in indices],
-                [masks[i] for i in indices],
-                tf.constant(count, tf.int64),
-            )
-            for index, mask in zip(indices, chosen, strict=True):
+            pool = [_with_pattern(pattern, score) for score in pool]
+            new = topk.remove_lowest(pool, old, tf.constant(count, tf.int64))
+            for index, mask in zip(indices, new, strict=True):
                 masks[index] = mask
     _warn_of_emptied(layers, masks)
     return masks
@@ -191,20 +190,39 @@ def _check_survivors(layers, groups, rate, sparsity):
         )
 
 
-def _check_scores(scores, pruned):
-    shapes = [tuple(score.shape) for score in scores or ()]
+def _checked_scores(scores, pruned):
+    """A tensor or a pair of function and tensors for each kernel."""
+    scores = [
+        (score[0], tuple(tf.convert_to_tensor(tensor) for tensor in score[1]))
+        if isinstance(score, tuple)
+        else tf.convert_to_tensor(score)
+        for score in scores or ()
+    ]
+    shapes = [
+        tuple((score[1][0] if isinstance(score, tuple) else score).shape)
+        for score in scores
+    ]
     expected = [tuple(kernel.shape) for kernel in pruned.kernels]
     if shapes != expected:
         raise ValueError(
             "`criterion` must return one tensor per kernel, of the kernel's shape: "
             f"{expected}. Received: {shapes}"
         )
-    for score, mask, kernel in zip(scores, pruned.masks, pruned.kernels, strict=True):
-        if tf.reduce_any(mask & ~tf.math.is_finite(score)):
+    return scores
+
+
+def _check_finite(scores, masks, paths):
+    for path, finite in zip(paths, topk.all_finite(scores, masks), strict=True):
+        if not finite:
             raise ValueError(
                 "scores must be finite to be ranked. Received: NaN or infinity among "
-                f"the live weights of {kernel.path}"
+                f"the live weights of {path}"
             )
+
+
+def _with_pattern(pattern, score):
+    """Scores under a pattern, which sees whole tensors; single weights need none."""
+    return score if pattern is patterns.element else pattern(topk.evaluate(score))
 
 
 def _warn_of_emptied(layers, masks):

@@ -1,5 +1,6 @@
 """The loops: which batches, the mathematics in every mode, one trace, exact zeros."""
 
+import gc
 import math
 import os
 import subprocess
@@ -401,6 +402,61 @@ def test_loop_traces_once_over_prunes_rewinds_and_new_seeds(mode):
         start.update()
         loop.seed.assign(round_number)
     assert loop.num_traces == 1
+
+
+def test_twenty_rounds_leave_no_tensor_behind():
+    """J2. Counted after each round: tensors that Python holds, and traces."""
+    optimizer = keras.optimizers.Adam(0.01)
+    loop, pruned = make_loop(toys.mlp((6, 50, 3)), optimizer, "graph")
+    start = pt.Snapshot(pruned, optimizer)
+    tensors = []
+    for _ in range(20):
+        loop(0, 3)
+        assert pt.prune(pruned, rate=0.2)
+        start.restore()
+        gc.collect()
+        tensors.append(sum(isinstance(x, tf.Tensor) for x in gc.get_objects()))
+    assert tensors == tensors[:1] * 20
+    assert loop.num_traces == 1
+
+
+FIVE_ROUNDS = """
+import pathlib, sys, keras
+import prunetrain as pt
+from tests import toys
+
+optimizer = keras.optimizers.Adam(0.01)
+pruned = pt.PrunedModel(toys.mlp())
+x, y = toys.dataset()
+loop = pt.make_train_loop(pruned, optimizer, toys.cross_entropy(), x, y, 4)
+start = pt.Snapshot(pruned, optimizer)
+for _ in range(5):
+    loop(0, 3)
+    pt.prune(pruned, rate=0.2)
+    pt.prune(pruned, rate=0.1, allocation="global")
+    start.restore()
+    print(len(list(pathlib.Path(sys.argv[1]).glob("*.before_optimizations.txt"))))
+"""
+
+
+@pytest.mark.slow
+def test_five_rounds_under_xla_compile_in_the_first_only(tmp_path):
+    """H4. XLA dumps every module that it compiles."""
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(sys.path),
+        "XLA_FLAGS": f"--xla_dump_to={tmp_path}",
+    }
+    output = subprocess.run(
+        [sys.executable, "-c", FIVE_ROUNDS, tmp_path],
+        env=environment,
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout
+    compiled = [int(line) for line in output.split()]
+    # The loop; for each kernel, and for the pool, finiteness and selection.
+    assert compiled == [7] * 5
 
 
 def test_fresh_optimizer_each_round_runs_in_graph_mode():

@@ -5,13 +5,15 @@ import pytest
 import tensorflow as tf
 
 import prunetrain as pt
-from prunetrain.pruning import criteria
+from prunetrain.pruning import criteria, topk
 from tests import toys
 
 
 def scores(name, pruned, **given):
     arguments = {"initial": None, "data": None, "loss_fn": None, "seed": 0, **given}
-    return criteria.CRITERIA[name](pruned, **arguments)
+    return [
+        topk.evaluate(score) for score in criteria.CRITERIA[name](pruned, **arguments)
+    ]
 
 
 def test_magnitude_is_the_absolute_value():

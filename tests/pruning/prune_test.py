@@ -253,6 +253,41 @@ def test_allocations_and_patterns_may_be_functions():
     assert flat(pruned.masks[0]) == [False, True, True, True]
 
 
+def test_a_criterion_may_give_functions_instead_of_scores():
+    pruned = pt.PrunedModel(toys.linear([[1, 4], [3, 2]], [[9], [7]]))
+
+    def farthest_from_three(pruned, **_):
+        return [
+            (from_three, (pruned.kernels[0].value,)),
+            np.array([[0.5], [5]], np.float32),
+        ]
+
+    assert (
+        pt.prune(pruned, 0.5, criterion=farthest_from_three, allocation="global") == 3
+    )
+    assert [flat(mask) for mask in pruned.masks] == [
+        [True, False, False, True],
+        [False, True],
+    ]
+
+
+def from_three(weights):
+    return abs(weights - 3)
+
+
+def test_a_pattern_sees_the_scores_of_a_criterion_that_gives_functions():
+    pruned = column(-4, 3, -2, 1)
+    seen = []
+
+    def recorded(scores):
+        seen.extend(flat(scores))
+        return -scores
+
+    assert pt.prune(pruned, rate=0.25, pattern=recorded) == 1
+    assert seen == [4, 3, 2, 1]
+    assert flat(pruned.masks[0]) == [False, True, True, True]
+
+
 # Emptied layers
 
 
@@ -387,7 +422,15 @@ def test_numpy_fractions_are_fractions():
     assert pt.prune(column(1, 2, 3, 4), rate=np.float64(0.5)) == 2
 
 
-@pytest.mark.parametrize("scores", [None, [], [np.ones((3,), np.float32)]])
+@pytest.mark.parametrize(
+    "scores",
+    [
+        None,
+        [],
+        [np.ones((3,), np.float32)],
+        [(from_three, (np.ones((3,), np.float32),))],
+    ],
+)
 def test_a_criterion_that_scores_something_else_is_refused(scores):
     pruned = column(1, 2, 3)
     with toys.raises(ValueError, "`criterion`", "(3, 1)", "Received"):

@@ -1,6 +1,8 @@
 """The selection by count against a stable sort in NumPy."""
 
 import contextlib
+import math
+import re
 
 import hypothesis
 import numpy as np
@@ -91,6 +93,134 @@ def test_selection_of_any_shapes_equals_a_stable_sort(data, shapes):
     pool = data.draw(pools(shapes))
     with eager_functions():
         assert_as_reference(*pool)
+
+
+@pytest.mark.parametrize("size", [31, 32, 33, 96, 100])
+@hypothesis.given(data=st.data())
+@hypothesis.settings(max_examples=15)
+def test_counting_in_groups_misses_nothing(size, data):
+    """Compiled; sizes around multiples of the groups of 32 that are summed first."""
+    assert_as_reference(*data.draw(pools([(size,), (3, size)])))
+
+
+# Scores that are not stored
+
+
+def difference(first, second):
+    return tf.abs(first - second)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16"])
+@hypothesis.given(data=st.data())
+@hypothesis.settings(max_examples=30)
+def test_scores_given_as_functions_equal_those_given_as_tensors(dtype, data):
+    """A pool of both kinds: |w|, |w - v| and a tensor."""
+    dtype = DTYPES[dtype]
+    shapes = [(7, 11), (5,), (33,)]
+    weights, masks, count = data.draw(pools(shapes, dtype))
+    # Small, so that no difference overflows.
+    moved = [np.clip(w, -9, 9).astype(dtype) for w in weights]
+    others = np.ones(shapes[1], dtype)
+    scores = [np.abs(moved[0]), np.abs(moved[1] - others), moved[2]]
+    found = topk.remove_lowest(
+        [
+            (tf.abs, (tf.constant(moved[0]),)),
+            (difference, (tf.constant(moved[1]), tf.constant(others))),
+            tf.constant(moved[2]),
+        ],
+        [tf.constant(mask) for mask in masks],
+        tf.constant(count, tf.int64),
+    )
+    expected = toys.lowest_removed(scores, masks, count)
+    for new, want in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(new, want)
+
+
+def test_the_same_function_over_other_tensors_is_no_reason_to_trace_again():
+    masks, one = [tf.ones(6, tf.bool)], tf.constant(1, tf.int64)
+    for _ in range(2):
+        topk.remove_lowest([(tf.abs, (tf.range(-3.0, 3.0),))], masks, one)
+        traces = topk.remove_lowest.experimental_get_tracing_count()
+    weights = tf.Variable([1.0, -5, 2, 3, 4, 6])
+    for _ in range(2):
+        weights.assign_add(tf.ones(6))
+        value = tf.convert_to_tensor(weights)
+        (mask,) = topk.remove_lowest([(tf.abs, (value,))], masks, one)
+    assert mask.numpy().tolist() == [False, True, True, True, True, True]
+    assert topk.remove_lowest.experimental_get_tracing_count() == traces
+
+
+@pytest.mark.parametrize("jit_compile", [True, None])
+def test_selection_works_inside_a_compiled_function(jit_compile):
+    weights = tf.Variable([[-3.0, 1], [2, -1]])
+    mask = tf.Variable(tf.ones([2, 2], tf.bool))
+
+    @tf.function(jit_compile=jit_compile)
+    def update(count):
+        scores = [(tf.abs, (tf.convert_to_tensor(weights),))]
+        (new,) = topk.remove_lowest(scores, [tf.convert_to_tensor(mask)], count)
+        mask.assign(new)
+
+    update(tf.constant(1, tf.int64))
+    assert mask.numpy().tolist() == [[True, False], [True, True]]
+    update(tf.constant(2, tf.int64))
+    assert mask.numpy().tolist() == [[True, False], [False, False]]
+
+
+def test_live_scores_that_are_not_finite_are_found_in_each_tensor():
+    values = tf.constant([1.0, np.nan, -np.inf])
+    masks = [[True, False, False], [True, True, False], [False, False, True]]
+    found = topk.all_finite(
+        [(tf.abs, (values,)), values, values], [tf.constant(mask) for mask in masks]
+    )
+    assert [bool(finite) for finite in found] == [True, False, False]
+
+
+# Memory
+
+
+def stored(function, *specs):
+    """(dtype, number of elements) of what the compiled function computes and stores."""
+    text = function.experimental_get_compiler_ir(*specs)(stage="optimized_hlo")
+    found, fused = [], False
+    for line in text.splitlines():
+        if line and not line[0].isspace():
+            # What a fusion computes inside goes straight into its result.
+            fused = line.startswith(("%fused", "%wrapped"))
+        result = re.match(r"\s+(?:ROOT )?%\S+ = (\w+)\[([\d,]*)\]\S* ([\w-]+)\(", line)
+        if result and not fused:
+            dtype, shape, kind = result.groups()
+            if kind not in ("parameter", "get-tuple-element", "bitcast"):
+                found.append((dtype, math.prod(int(n) for n in shape.split(",") if n)))
+    return found
+
+
+@pytest.mark.parametrize("shapes", [[(4097, 4097)], [(2048, 2048)] * 4])
+@pytest.mark.parametrize("function", [tf.abs, difference])
+def test_selection_stores_no_scores_and_no_positions(shapes, function):
+    """G8. From what XLA has compiled, not run: masks, and a count per 32 weights."""
+    operands = 2 if function is difference else 1
+
+    @tf.function(jit_compile=True)
+    def select(count, *tensors):
+        weights, masks = tensors[: len(shapes)], tensors[len(shapes) :]
+        scores = [(function, (weight,) * operands) for weight in weights]
+        return topk.remove_lowest.python_function(scores, masks, count)
+
+    found = stored(
+        select,
+        tf.TensorSpec([], tf.int64),
+        *(tf.TensorSpec(shape) for shape in shapes),
+        *(tf.TensorSpec(shape, tf.bool) for shape in shapes),
+    )
+    size = math.prod(shapes[0])
+    large = [dtype for dtype, elements in found if elements > size // 32 + 1]
+    assert set(large) == {"pred"}
+    # The new masks; one more where the size is no multiple of 32.
+    assert len(shapes) <= len(large) <= len(shapes) + (size % 32 > 0)
+
+
+# By hand
 
 
 @pytest.mark.parametrize(

@@ -290,7 +290,8 @@ def plot(medians, title, file):
 
     names = list(medians)[::-1]
     # Blue and orange differ for every kind of colour vision.
-    colors = ["#0072b2" if name.startswith("make") else "#e69f00" for name in names]
+    colors = {"make": "#0072b2", "fit,": "#e69f00", "matr": "#999999"}
+    colors = [colors[name[:4]] for name in names]
     figure, axes = pyplot.subplots(figsize=(9, 4.5), layout="constrained")
     bars = axes.barh(names, [medians[name] for name in names], color=colors)
     axes.bar_label(bars, fmt="%.2f", padding=3)

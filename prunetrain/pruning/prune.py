@@ -212,8 +212,8 @@ def _checked_scores(scores, pruned):
 
 
 def _check_finite(scores, masks, paths):
-    for path, finite in zip(paths, topk.all_finite(scores, masks), strict=True):
-        if not finite:
+    for score, mask, path in zip(scores, masks, paths, strict=True):
+        if not topk.all_finite(score, mask):
             raise ValueError(
                 "scores must be finite to be ranked. Received: NaN or infinity among "
                 f"the live weights of {path}"

@@ -68,13 +68,9 @@ def remove_lowest(scores, masks, num_remove):
     ]
 
 
-@tf.function(jit_compile=True)
-def all_finite(scores, masks):
-    """Whether each tensor's live scores, given as for `remove_lowest`, are finite."""
-    return [
-        tf.equal(_count([mask & ~tf.math.is_finite(evaluate(score))]), 0)
-        for score, mask in zip(scores, masks, strict=True)
-    ]
+def all_finite(score, mask):
+    """Whether a tensor's live scores, given as for `remove_lowest`, are finite."""
+    return not tf.reduce_any(mask & ~tf.math.is_finite(evaluate(score)))
 
 
 def evaluate(score, never=False):

@@ -173,7 +173,7 @@ def rounds(num_rounds, num_steps):
     loop(0, 1).numpy()
     start.restore()
     for _ in range(int(num_rounds)):
-        # The median dispatch: what else the machine does for a moment is not the round's.
+        # The median: what else the machine does for a moment is not the round's.
         seconds = statistics.median(
             _seconds(lambda: loop(0, int(num_steps)).numpy()) for _ in range(9)
         )

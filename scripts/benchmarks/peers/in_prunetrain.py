@@ -3,30 +3,26 @@
 import keras
 import serve
 import tensorflow as tf
-from in_keras import conv2
 
 import prunetrain as pt
 from prunetrain.models import MODELS
 
 
 def mlp(x, y):
-    return {
-        "prunetrain, masked": _variant(
-            MODELS["mlp_300_100_50"], 1.2e-4, x, y, 64, masked=True
-        )
-    }
+    variant = _variant("mlp_300_100_50", 1.2e-4, x, y, 64, masked=True)
+    return {"prunetrain, masked": variant}
 
 
 def conv_2(x, y):
     return {
-        "prunetrain, masked": _variant(conv2, 2e-4, x, y, 60, masked=True),
-        "prunetrain, dense": _variant(conv2, 2e-4, x, y, 60, masked=False),
+        "prunetrain, masked": _variant("conv2", 2e-4, x, y, 60, masked=True),
+        "prunetrain, dense": _variant("conv2", 2e-4, x, y, 60, masked=False),
     }
 
 
-def _variant(factory, learning_rate, x, y, batch_size, masked):
+def _variant(model, learning_rate, x, y, batch_size, masked):
     keras.utils.set_random_seed(0)
-    pruned = pt.PrunedModel(factory(x.shape[1:], 10))
+    pruned = pt.PrunedModel(MODELS[model](x.shape[1:], 10))
     if masked:
         pt.prune(pruned, sparsity=1 - serve.DENSITY)
     else:

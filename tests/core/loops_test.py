@@ -404,6 +404,19 @@ def test_loop_traces_once_over_prunes_rewinds_and_new_seeds(mode):
     assert loop.num_traces == 1
 
 
+@modes
+def test_no_step_calls_python(mode):
+    """J1: nothing in the compiled program goes through the host's Python or NumPy."""
+    loop, _ = make_loop(toys.mlp(), keras.optimizers.Adam(0.01), mode)
+    loop(0, 1)
+    (traced,) = loop._run._list_all_concrete_functions()
+    graph = traced.graph.as_graph_def()
+    bodies = [graph.node, *(f.node_def for f in graph.library.function)]
+    kinds = {node.op for body in bodies for node in body}
+    assert "MatMul" in kinds
+    assert not [kind for kind in kinds if "PyFunc" in kind]
+
+
 def test_twenty_rounds_leave_no_tensor_behind():
     """J2. Counted after each round: tensors that Python holds, and traces."""
     optimizer = keras.optimizers.Adam(0.01)

@@ -34,7 +34,7 @@ OPTIMIZERS = (
     "sgd",
 )
 COMPILE_MODES = {
-    "auto": "hybrid for convolutions on a CPU, else xla",
+    "auto": "hybrid for max pooling and, on a CPU, for convolutions, else xla",
     "xla": "the whole loop",
     "hybrid": "only the update",
     "graph": "nothing",

@@ -19,7 +19,7 @@ import numpy as np
 from prunetrain import config as config_lib
 from prunetrain import data
 from prunetrain.config import ConfigError
-from prunetrain.errors import RunError
+from prunetrain.errors import InputError, RunError
 from prunetrain.lazy import keras, tf
 from prunetrain.models import MODELS
 from prunetrain.runs import progress as displays
@@ -109,7 +109,14 @@ def open_lab(config, directory):
     What has changed since then and may change bits is a warning.
     """
     began = directory.environment()
-    lab = Lab(config, began.get("compile_mode", config.compile))
+    compile = began.get("compile_mode", config.compile)
+    if compile not in list(config_lib.COMPILE_MODES):
+        raise InputError(
+            f"{directory.path / 'environment.json'} is damaged: compile_mode must be "
+            f"one of {', '.join(config_lib.COMPILE_MODES)}. Received: {compile!r}. "
+            "Restore it, or start again in another --workdir"
+        )
+    lab = Lab(config, compile)
     now = environment(lab.loop.mode)
     changes = [
         f"{name} was {began[name]}, is {value}"
@@ -306,7 +313,7 @@ class Lab:
     """
 
     def __init__(self, config, compile):
-        from prunetrain.core import loops, pruned_model, snapshot
+        from prunetrain.core import loops, pruned_model, snapshot, steps
 
         tf.config.experimental.enable_op_determinism()
         self.config = config
@@ -327,6 +334,13 @@ class Lab:
         # Layers draw initial values from the global seed even if these are replaced.
         keras.utils.set_random_seed(config.seed)
         self.pruned = pruned_model.PrunedModel(self._make_model())
+        if compile == "xla" and steps.has_max_pooling(self.pruned.model):
+            raise ConfigError(
+                "compile",
+                compile,
+                "must be auto, hybrid or graph for a model with max pooling, whose "
+                "gradient XLA does not have deterministic",
+            )
         self.optimizer = self._make_optimizer()
         self._rates = self._rates_per_kernel()
         loss_fn = keras.losses.SparseCategoricalCrossentropy(from_logits=True)

@@ -11,6 +11,7 @@ import dataclasses
 import io
 import os
 import re
+import shlex
 import signal
 import sys
 import tempfile
@@ -49,8 +50,9 @@ def main(argv=None):
         directory = experiment.open_directory(config)
         flagfile = directory.path / "flags.txt"
         to_go_on = (
-            f"to go on: python -m prunetrain.main --flagfile={flagfile} "
-            f"--workdir={directory.path}"
+            f"to go on: python -m prunetrain.main "
+            f"--flagfile={shlex.quote(str(flagfile))} "
+            f"--workdir={shlex.quote(str(directory.path))}"
         )
         where = f"all settings and results: {directory.path}"
         print(f"{_described(config)}; {where}", flush=True)

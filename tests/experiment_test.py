@@ -501,6 +501,21 @@ def test_a_run_on_other_ground_is_warned_of_its_bits(labs, tmp_path):
         experiment.open_lab(config, workdir.WorkDirectory(tmp_path, config.as_dict()))
 
 
+@pytest.mark.parametrize("mode", ["warp", None, 5, ["xla"]])
+def test_a_compile_mode_that_is_none_is_damage(mode, tmp_path):
+    config = settings(rounds=0)
+    begun(tmp_path, config, compile_mode=mode)
+    directory = workdir.WorkDirectory(tmp_path, config.as_dict())
+    with toys.raises(errors.InputError, "environment.json", "damaged", repr(mode)):
+        experiment.open_lab(config, directory)
+
+
+def test_xla_is_refused_for_max_pooling():
+    config = settings(model="lenet5", dataset="mnist", data_dir="", compile="xla")
+    with toys.raises(errors.InputError, "compile", "hybrid", "max pooling"):
+        experiment.Lab(config, "xla")
+
+
 @pytest.mark.parametrize(("mode", "binds"), [("xla", False), ("hybrid", True)])
 def test_the_number_of_threads_counts_where_bits_depend_on_it(mode, binds, monkeypatch):
     monkeypatch.setenv("TF_NUM_INTRAOP_THREADS", "3")

@@ -24,7 +24,8 @@ class LayerSparsity:
 
     @property
     def sparsity(self):
-        return (self.total - self.kept) / self.total
+        # A kernel may be empty: no input, no weights.
+        return (self.total - self.kept) / max(self.total, 1)
 
 
 class PrunedModel(tf.Module):

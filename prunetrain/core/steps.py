@@ -24,6 +24,7 @@ _CONVOLUTIONS = tuple(
     }.items()
     for rank in ranks
 ) + tuple(getattr(keras.layers, f"Conv{rank}DTranspose") for rank in (1, 2, 3))
+_MAX_POOLINGS = tuple(getattr(keras.layers, f"MaxPooling{rank}D") for rank in (1, 2, 3))
 
 
 def make_train_step(pruned, optimizer, loss_fn, mask_interval=1, compile="auto"):
@@ -185,9 +186,9 @@ def label_indices(y, num_classes):
 def pick_mode(compile, model):
     """The compile mode for `model` on this machine, always the same for both.
 
-    On a GPU "auto" is "xla". On the CPU, XLA has no fast convolutions: a model whose
-    layers contain one is run in "hybrid" mode (the update compiled, the rest by
-    TensorFlow's own kernels), any other in "xla".
+    "auto" is "hybrid" (the update compiled, the rest by TensorFlow's own kernels) for
+    models with max pooling, whose gradient XLA does not have deterministic, and on a
+    CPU, where XLA has no fast convolutions, for models with a convolution; else "xla".
     """
     if compile not in COMPILE_MODES:
         raise ValueError(
@@ -196,14 +197,20 @@ def pick_mode(compile, model):
         )
     if compile != "auto":
         return compile
-    if tf.config.list_logical_devices("GPU"):
-        return "xla"
-    return "hybrid" if contains_convolution(model) else "xla"
+    on_cpu = not tf.config.list_logical_devices("GPU")
+    if has_max_pooling(model) or (on_cpu and has_convolution(model)):
+        return "hybrid"
+    return "xla"
 
 
-def contains_convolution(model):
+def has_convolution(model):
     """Whether one of the model's layers, however deep, is a convolution."""
     return any(isinstance(x, _CONVOLUTIONS) for x in model._flatten_layers())
+
+
+def has_max_pooling(model):
+    """Whether one of the model's layers, however deep, is a max pooling."""
+    return any(isinstance(x, _MAX_POOLINGS) for x in model._flatten_layers())
 
 
 def check_loss(loss_fn):

@@ -98,10 +98,12 @@ def new_masks(
     masks = [tf.convert_to_tensor(mask) for mask in pruned.masks]
     for indices, count in groups:
         pool, old = [scores[i] for i in indices], [masks[i] for i in indices]
-        _check_finite(pool, old, [layers[i].path for i in indices])
+        for index in indices:
+            _check_values(scores[index], masks[index], layers[index].path)
         if count:
             pool = [_with_pattern(pattern, score) for score in pool]
             new = topk.remove_lowest(pool, old, tf.constant(count, tf.int64))
+            _check_count(new, sum(layers[i].kept for i in indices) - count)
             for index, mask in zip(indices, new, strict=True):
                 masks[index] = mask
     _warn_of_emptied(layers, masks)
@@ -192,32 +194,57 @@ def _check_survivors(layers, groups, rate, sparsity):
 
 def _checked_scores(scores, pruned):
     """A tensor or a pair of function and tensors for each kernel."""
-    scores = [
-        (score[0], tuple(tf.convert_to_tensor(tensor) for tensor in score[1]))
-        if isinstance(score, tuple)
-        else tf.convert_to_tensor(score)
-        for score in scores or ()
-    ]
-    shapes = [
-        tuple((score[1][0] if isinstance(score, tuple) else score).shape)
-        for score in scores
-    ]
-    expected = [tuple(kernel.shape) for kernel in pruned.kernels]
-    if shapes != expected:
-        raise ValueError(
-            "`criterion` must return one tensor per kernel, of the kernel's shape: "
-            f"{expected}. Received: {shapes}"
+    num_kernels = len(pruned.kernels)
+    if not isinstance(scores, (list, tuple)) or len(scores) != num_kernels:
+        raise _wrong_scores(f"{type(scores).__name__} for {num_kernels} kernels")
+    return [_checked_score(score) for score in scores]
+
+
+def _checked_score(score):
+    if isinstance(score, list):
+        raise _wrong_scores("a list in place of a tensor")
+    if not isinstance(score, tuple):
+        return tf.convert_to_tensor(score)
+    if len(score) != 2 or not callable(score[0]) or not score[1]:
+        raise _wrong_scores("a tuple that is no pair (function, tensors)")
+    function, tensors = score
+    return function, tuple(tf.convert_to_tensor(tensor) for tensor in tensors)
+
+
+def _check_values(score, mask, path):
+    """Raises ValueError unless scores are floats of the mask's shape and finite."""
+    values = topk.evaluate(score)
+    if not tf.is_tensor(values) or not values.dtype.is_floating:
+        kind = values.dtype.name if tf.is_tensor(values) else type(values).__name__
+        raise _wrong_scores(f"{kind} for {path}")
+    if values.shape != mask.shape:
+        raise _wrong_scores(
+            f"shape {tuple(values.shape)} for {path} of shape {tuple(mask.shape)}"
         )
-    return scores
+    if not topk.all_finite(values, mask):
+        raise ValueError(
+            "scores must be finite to be ranked. Received: NaN or infinity among "
+            f"the live weights of {path}"
+        )
 
 
-def _check_finite(scores, masks, paths):
-    for score, mask, path in zip(scores, masks, paths, strict=True):
-        if not topk.all_finite(score, mask):
-            raise ValueError(
-                "scores must be finite to be ranked. Received: NaN or infinity among "
-                f"the live weights of {path}"
-            )
+def _wrong_scores(received):
+    return ValueError(
+        "`criterion` must return a list with a float tensor of the kernel's shape, or "
+        "a pair (function, tensors) that gives it, for each kernel. Received: "
+        f"{received}"
+    )
+
+
+def _check_count(masks, kept):
+    """Raises ValueError unless the masks keep `kept` weights in all."""
+    found = sum(int(tf.reduce_sum(tf.cast(mask, tf.int32))) for mask in masks)
+    if found != kept:
+        raise ValueError(
+            "a criterion's pair (function, tensors) must give the same bits at each "
+            f"call. Received: one that does not, so that {found} weights would be left "
+            f"instead of {kept}. Return the scores themselves"
+        )
 
 
 def _with_pattern(pattern, score):

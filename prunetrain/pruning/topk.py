@@ -18,7 +18,8 @@ def remove_lowest(scores, masks, num_remove):
     """Masks without the `num_remove` lowest-scored of the live weights.
 
     The tensors form one pool; among equal scores those of earlier tensors, and of
-    lower flat index, are removed first. -0.0 equals +0.0.
+    lower flat index, are removed first. -0.0 equals +0.0. In a pool that holds float64
+    too, denormal float32 scores count as 0.
 
     Args:
         scores: list of float tensors, or of pairs `(function, tensors)` for scores that
@@ -68,9 +69,9 @@ def remove_lowest(scores, masks, num_remove):
     ]
 
 
-def all_finite(score, mask):
-    """Whether a tensor's live scores, given as for `remove_lowest`, are finite."""
-    return not tf.reduce_any(mask & ~tf.math.is_finite(evaluate(score)))
+def all_finite(scores, mask):
+    """Whether a tensor's live scores are finite."""
+    return not tf.reduce_any(mask & ~tf.math.is_finite(scores))
 
 
 def evaluate(score, never=False):

@@ -24,6 +24,7 @@ import json
 import math
 import os
 import pathlib
+import tempfile
 import time
 
 import numpy as np
@@ -252,11 +253,14 @@ class WorkDirectory:
     def save_weights(self, model, replicate, branch, round):
         """Writes the model's weights in Keras's format (`model.load_weights`)."""
         name = f"replicate{replicate}-{branch}-round{round:02d}.weights.h5"
-        with _told(self.path / "checkpoints" / name) as file:
-            # Keras insists on the ending.
-            beside = file.with_name(f"writing-{name}")
-            model.save_weights(beside)
-            os.replace(beside, file)
+        with (
+            _told(self.path / "checkpoints" / name) as file,
+            # Elsewhere first: HDF5 that runs out of room crashes as the process ends.
+            tempfile.TemporaryDirectory() as folder,
+        ):
+            elsewhere = pathlib.Path(folder) / name
+            model.save_weights(elsewhere)
+            _write(file, elsewhere.read_bytes())
 
 
 def as_flags(settings):

@@ -80,7 +80,9 @@ def num_cores():
 
 def num_threads():
     """The threads that TensorFlow's kernels share in this process."""
-    return int(os.environ.get("TF_NUM_INTRAOP_THREADS") or num_cores())
+    given = os.environ.get("TF_NUM_INTRAOP_THREADS", "")
+    # What is no number, and 0, TensorFlow takes as all cores.
+    return int(given) if given.isdigit() and int(given) else num_cores()
 
 
 class Worker:
@@ -166,13 +168,16 @@ def _emptied(log):
 
 def _environment(num_threads):
     """For a worker: the same modules as here, its share of threads, few words."""
+    # What is no text Python ignores; what holds a separator cannot be passed on.
+    folders = [path or os.getcwd() for path in sys.path if isinstance(path, str)]
+    folders = [path for path in folders if os.pathsep not in path]
     return {
         "TF_CPP_MIN_LOG_LEVEL": "2",
         # A crash in native code leaves a trace in the log.
         "PYTHONFAULTHANDLER": "1",
         "TF_NUM_INTRAOP_THREADS": str(num_threads),
         **os.environ,
-        "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path),
+        "PYTHONPATH": os.pathsep.join(folders),
         # Not the present folder before the others, as -m would have it.
         "PYTHONSAFEPATH": "1",
     }
@@ -201,10 +206,14 @@ def serve(prepare):
             pipe.send(("done",))
     except InputError as error:
         pipe.send(("wrong input", error))
+    except RunError as error:
+        pipe.send(("failed", str(error)))
     except Exception as error:
-        traceback.print_exc()
-        sys.stderr.flush()
-        pipe.send(("failed", _in_one_line(error)))
+        # The log may be what there was no room for.
+        with contextlib.suppress(OSError):
+            traceback.print_exc()
+            sys.stderr.flush()
+        pipe.send(("failed", f"{type(error).__name__}: {error}".splitlines()[0]))
 
 
 class Remote:
@@ -244,9 +253,3 @@ def _write_to(log):
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
             os.dup2(file.fileno(), stream.fileno())
-
-
-def _in_one_line(error):
-    if isinstance(error, RunError):
-        return str(error)
-    return traceback.format_exception_only(error)[-1].splitlines()[0]

@@ -3,6 +3,7 @@
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import prunetrain as pt
 from prunetrain.core import steps
@@ -38,6 +39,12 @@ def test_sizes_are_those_of_the_paper(name, shape):
 @networks
 def test_auto_compiles_only_the_update_on_a_cpu(name, shape):
     assert steps.pick_mode("auto", MODELS[name](shape, 10)) == "hybrid"
+
+
+@pytest.mark.parametrize(("name", "mode"), [("conv2", "hybrid"), ("resnet20", "xla")])
+def test_auto_on_a_gpu_leaves_only_max_pooling_uncompiled(name, mode, monkeypatch):
+    monkeypatch.setattr(tf.config, "list_logical_devices", lambda kind: ["a GPU"])
+    assert steps.pick_mode("auto", MODELS[name](CIFAR, 10)) == mode
 
 
 def test_resnet_halves_the_image_twice():

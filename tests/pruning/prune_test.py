@@ -7,6 +7,7 @@ import hypothesis
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
@@ -425,8 +426,6 @@ def test_numpy_fractions_are_fractions():
 @pytest.mark.parametrize(
     "scores",
     [
-        None,
-        [],
         [np.ones((3,), np.float32)],
         [(from_three, (np.ones((3,), np.float32),))],
     ],
@@ -435,3 +434,40 @@ def test_a_criterion_that_scores_something_else_is_refused(scores):
     pruned = column(1, 2, 3)
     with toys.raises(ValueError, "`criterion`", "(3, 1)", "Received"):
         pt.prune(pruned, rate=0.5, criterion=lambda pruned, **_: scores)
+
+
+def scored(function):
+    return lambda pruned, **_: [(function, (k.value,)) for k in pruned.kernels]
+
+
+WRONG_SCORES = {
+    "none": lambda pruned, **_: None,
+    "an empty list": lambda pruned, **_: [],
+    "one tensor": lambda pruned, **_: pruned.kernels[0].value,
+    "too few": lambda pruned, **_: [pruned.kernels[0].value],
+    "a triple": lambda pruned, **_: [(tf.abs, (k.value,), 0) for k in pruned.kernels],
+    "no tensors": lambda pruned, **_: [(tf.abs, ()) for _ in pruned.kernels],
+    "no function": scored(None),
+    "integers": scored(lambda w: tf.cast(w, tf.int32)),
+    "an array": scored(lambda w: w.numpy()),
+    "nothing": scored(lambda w: None),
+    "a scalar": scored(tf.reduce_sum),
+    "transposed": scored(tf.transpose),
+}
+
+
+@pytest.mark.parametrize("kind", WRONG_SCORES)
+def test_scores_of_another_kind_are_refused(kind):
+    pruned = pt.PrunedModel(toys.mlp())
+    with toys.raises(ValueError, "`criterion` must return a list", "Received"):
+        pt.prune(pruned, rate=0.2, criterion=WRONG_SCORES[kind])
+    assert pruned.sparsity() == 0
+
+
+def test_a_pair_that_gives_other_scores_at_each_call_is_refused():
+    pruned = pt.PrunedModel(toys.mlp((50, 60, 3)))
+    with toys.raises(ValueError, "the same bits at each call", "instead of"):
+        pt.prune(
+            pruned, rate=0.2, criterion=scored(lambda w: tf.random.uniform(w.shape))
+        )
+    assert pruned.sparsity() == 0

@@ -106,7 +106,7 @@ def test_a_task_that_fails_is_told_with_its_log_and_the_others_go_on(
     assert all(notes.of(task) == WHOLE for task in others)
     log = tmp_path / "logs" / f"{failing}.log"
     # A log only where there is something to read.
-    assert log.exists() == (action not in ("exits", "killed"))
+    assert log.exists() == (action not in ("diverges", "exits", "killed"))
     text = f"{why} (log: {log})" if log.exists() else why
     assert notes.returned == notes.failed == [(failing, text)]
     assert [file.name for file in tmp_path.rglob("*.log")] == [log.name] * log.exists()

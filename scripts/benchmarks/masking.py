@@ -1,4 +1,4 @@
-"""What masking costs: the question that prunetrain began with, in numbers.
+"""What masking costs, by each way to do it.
 
     python scripts/benchmarks/masking.py [--rounds=5] [--json=FILE] [--plot=FILE]
 
@@ -25,6 +25,7 @@ import keras
 import numpy as np
 import rich.box
 import rich.console
+import rich.progress
 import rich.table
 import tensorflow as tf
 
@@ -75,16 +76,22 @@ def variants(x, y):
 def main():
     arguments = _arguments()
     dataset = pt.load_dataset("mnist", validation_size=60_000 - NUM_IMAGES)
+    # Its warning of many traces is not for many loops.
+    tf.get_logger().setLevel("ERROR")
     compared = variants(*dataset.train)
-    for variant in compared.values():
-        variant.epoch()  # traces and compiles
+    for variant in rich.progress.track(compared.values(), "compiling"):
+        variant.epoch()
     ms = {name: [] for name in compared}
-    for _ in range(arguments.rounds):
+    for _ in rich.progress.track(range(arguments.rounds), "measuring"):
         for name, variant in compared.items():
             start = time.perf_counter()
             variant.epoch()
             ms[name].append(1000 * (time.perf_counter() - start) / NUM_STEPS)
-    drift = {name: v.drift() for name, v in compared.items() if v.drift}
+    watched = {name: v.drift for name, v in compared.items() if v.drift}
+    drift = {
+        name: watch()
+        for name, watch in rich.progress.track(watched.items(), "watching")
+    }
     report(ms, drift, arguments)
 
 
@@ -303,7 +310,7 @@ def plot(medians, title, file):
 
 def _arguments():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=5, help="default: 5")
     parser.add_argument("--json", metavar="FILE", help="write all measurements here")
     parser.add_argument("--plot", metavar="FILE", help="draw the medians as bars here")
     return parser.parse_args()

@@ -21,6 +21,7 @@ import keras
 import numpy as np
 import rich.box
 import rich.console
+import rich.progress
 import rich.table
 import tensorflow as tf
 
@@ -41,6 +42,8 @@ NETWORKS = {
 
 def main():
     arguments = _arguments()
+    # Its warning of many traces is not for many loops.
+    tf.get_logger().setLevel("ERROR")
     results = {
         name: {
             "auto": steps.pick_mode("auto", model(name)),
@@ -48,7 +51,7 @@ def main():
                 {mode: training(name, mode) for mode in MODES}, arguments.rounds
             ),
         }
-        for name in arguments.only or NETWORKS
+        for name in rich.progress.track(arguments.only or NETWORKS, "measuring")
     }
     report(results, arguments)
 
@@ -141,7 +144,7 @@ def report(results, arguments):
 
 def _arguments():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=3, help="default: 3")
     parser.add_argument("--json", metavar="FILE", help="also write the medians here")
     parser.add_argument(
         "--only",

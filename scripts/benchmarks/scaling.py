@@ -386,7 +386,7 @@ def plot_rounds(axes, found):
 
 def _arguments():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=30)
+    parser.add_argument("--rounds", type=int, default=30, help="default: 30")
     parser.add_argument(
         "--steps", type=int, default=200, help="training steps in each of 9 dispatches"
     )

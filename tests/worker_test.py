@@ -114,7 +114,7 @@ def test_failed_replicates_are_told_the_others_kept_and_a_repetition_does_the_re
             errors.RunError,
             *("replicate 0 failed", "killed by signal 9"),
             *("replicate 1 failed", f"{blocked} could not be written"),
-            *(f"log: {path / 'logs' / 'replicate1.log'}", "repeat the command"),
+            "repeat the command",
         ):
             run(settings(2), path, display)
     assert display.told.keys() == {0, 1}
@@ -168,18 +168,15 @@ def test_settings_that_do_not_fit_exit_with_2_and_the_line_of_a_serial_run(
     assert not (tmp_path / "run" / "logs").exists()
 
 
-def test_trainings_that_diverge_exit_with_1_and_a_line_that_names_the_logs(
-    words, tmp_path
-):
+def test_trainings_that_diverge_exit_with_1_and_one_line(words, tmp_path):
     outcome = tiny.command(*words, "--learning_rate=1e30", cwd=tmp_path)
     assert outcome.code == 1
     assert outcome.stderr.count("\n") == 1
     for replicate in (0, 1):
-        log = tmp_path / "run" / "logs" / f"replicate{replicate}.log"
         assert f"replicate {replicate} failed: the training diverged" in outcome.stderr
-        assert f"(log: {log})" in outcome.stderr
         assert f"replicate {replicate}  failed: the training div" in outcome.stdout
-        assert "RunError: the training diverged" in log.read_text()
+    # The line says it all.
+    assert not (tmp_path / "run" / "logs").exists()
 
 
 def test_a_run_is_terminated_with_its_workers(words, tmp_path):

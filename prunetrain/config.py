@@ -122,7 +122,12 @@ class Config:
     )
     compile: str = _option("Run", "auto", "what XLA compiles", choices=COMPILE_MODES)
     steps_per_loop: int = _option(
-        "Run", 1000, "most steps in one dispatch to the device", unit="steps", low=1
+        "Run",
+        1000,
+        "most steps in one dispatch to the device",
+        unit="steps",
+        low=1,
+        binding=False,
     )
     dataset: str = _option("Data", "mnist", "what to train on", choices=DATASETS)
     data_dir: str = _option(

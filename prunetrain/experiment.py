@@ -255,7 +255,7 @@ def train(lab, step, log, take_rewind_point):
         if step == config.train_steps:
             return best, last
         stop = next_stop(config, step)
-        total_loss += lab.loop(step, stop - step) * (stop - step)
+        total_loss = lab.loop.add_losses(total_loss, step, stop - step)
         num_steps += stop - step
         log.advance(stop, stop - step)
         step = stop

@@ -230,7 +230,9 @@ def test_a_refusal_survives_the_way_from_a_worker_process():
 
 
 def test_what_changes_nothing_about_the_results_is_free():
-    assert config.free_settings() == {"workdir", "parallel_replicates"}
+    assert config.free_settings() == {
+        *("workdir", "parallel_replicates", "steps_per_loop"),
+    }
 
 
 # The names are those of what exists

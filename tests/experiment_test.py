@@ -781,10 +781,14 @@ class Curve:
     def _note(self, name):
         self.calls.append((name, self.step))
 
-    def loop(self, first_step, num_steps):
+    @property
+    def loop(self):
+        return self
+
+    def add_losses(self, total, first_step, num_steps):
         assert first_step == self.step
         self.step += num_steps
-        return tf.constant(0.0)
+        return total
 
     def evaluate(self, split, step):
         assert (split, step) == ("validation", self.step)

@@ -215,19 +215,16 @@ def resumed(lab, config, replicate, directory, display):
 
     None if there is no checkpoint of it.
     """
-    for round, branch in unfinished(config, replicate, directory):
-        key = replicate, branch, round
-        position = directory.position(key)
-        if not position:
-            return None
-        directory.restore(key, lab.state)
-        progress = Progress.from_dict(position)
-        display.say(
-            f"goes on at replicate {replicate} round {round} {branch} step "
-            f"{progress.step:,}"
-        )
-        return progress
-    return None
+    round, branch = next(unfinished(config, replicate, directory))
+    key = replicate, branch, round
+    position = directory.position(key)
+    if not position:
+        return None
+    directory.restore(key, lab.state)
+    progress = Progress.from_dict(position)
+    place = f"replicate {replicate} round {round} {branch} step {progress.step:,}"
+    display.say(f"goes on at {place}")
+    return progress
 
 
 def unfinished(config, replicate, directory):

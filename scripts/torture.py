@@ -55,8 +55,8 @@ def torture(folder, kills, seed, flags):
             if expected.get(name) != left(path).get(name)
         }  # fmt: skip
         differences += bool(different)
-        if different:
-            print(f"run {runs} differs: {', '.join(sorted(different))}")
+        outcome = f"differs: {', '.join(sorted(different))}" if different else "same"
+        print(f"{moments.total()} kills, run {runs}: {outcome}", flush=True)
     told = ", ".join(f"{number} in {moment}" for moment, number in moments.items())
     print(f"{moments.total()} kills in {runs} runs ({told}); {differences} differ")
     return min(differences, 1)

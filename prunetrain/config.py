@@ -8,6 +8,7 @@ import contextlib
 import dataclasses
 import math
 import numbers
+import re
 
 from prunetrain.data import DATASETS, SCALINGS
 from prunetrain.errors import InputError
@@ -120,9 +121,22 @@ class Config:
         low=1,
         binding=False,
     )
+    checkpoint_every: str = _option(
+        "Run",
+        "60s",
+        "how often a training is saved, to go on from there after an interruption: "
+        "every so many seconds (60s) or steps (500). It changes no result",
+        unit="seconds with an s, or steps",
+        binding=False,
+    )
     compile: str = _option("Run", "auto", "what XLA compiles", choices=COMPILE_MODES)
     steps_per_loop: int = _option(
-        "Run", 1000, "most steps in one dispatch to the device", unit="steps", low=1
+        "Run",
+        1000,
+        "most steps in one dispatch to the device",
+        unit="steps",
+        low=1,
+        binding=False,
     )
     dataset: str = _option("Data", "mnist", "what to train on", choices=DATASETS)
     data_dir: str = _option(
@@ -227,6 +241,20 @@ class Config:
                 f"(now {self.allocation})",
             )
         self.rates_by_pattern()
+        self.checkpoint_interval()
+
+    def checkpoint_interval(self):
+        """`checkpoint_every` as `(steps, seconds)`, one of them infinite."""
+        text = self.checkpoint_every
+        if not re.fullmatch("0*[1-9][0-9]{0,8}s?", text):
+            raise ConfigError(
+                "checkpoint_every",
+                text,
+                "must be a whole number from 1, of seconds as in 60s or of steps as in "
+                "500",
+            )
+        number = int(text.removesuffix("s"))
+        return (math.inf, number) if text.endswith("s") else (number, math.inf)
 
     def rates_by_pattern(self):
         """`layer_rates` as a dict from pattern to rate."""

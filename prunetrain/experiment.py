@@ -23,9 +23,11 @@ from prunetrain.errors import InputError, RunError
 from prunetrain.lazy import keras, tf
 from prunetrain.models import MODELS
 from prunetrain.runs import progress as displays
+from prunetrain.runs import signals, workers
 from prunetrain.runs import workdir as workdirs
-from prunetrain.runs import workers
 
+# A signal waits for the end of a dispatch.
+_DISPATCH_SECONDS = 1
 _SEED_PURPOSES = ("weights", "data_order", "reinit", "criterion")
 
 
@@ -50,7 +52,8 @@ def run(config, workdir=None, progress=None):
     """Runs an experiment, or goes on with one that was interrupted.
 
     Makes TensorFlow's ops deterministic in this process: the same settings give the
-    same bits. A training whose row is in the folder's results.csv is not repeated.
+    same bits. A training whose row is in the folder's results.csv is not repeated; one
+    that was interrupted goes on from its last checkpoint.
     With `config.parallel_replicates` above 1 the trainings run in worker processes,
     which start afresh: they do not know what a script has registered or set in Keras.
 
@@ -80,8 +83,8 @@ def run(config, workdir=None, progress=None):
         return Results(directory.path, directory.rows)
     display.expect(
         sum(
-            config.train_steps - first_step(config, *stage)
-            for plan in plans
+            config.train_steps - reached(config, replicate, *stage, directory)
+            for replicate, plan in enumerate(plans)
             for stage in plan
         )
     )
@@ -93,6 +96,7 @@ def run(config, workdir=None, progress=None):
             lab = open_lab(config, directory)
             for replicate in replicates:
                 find_tickets(lab, config, replicate, directory, display)
+    directory.tidy_metrics()
     return Results(directory.path, directory.rows)
 
 
@@ -171,7 +175,6 @@ def find_side_by_side(config, replicates, directory, display):
             f"{told}. What is finished is kept in {directory.path}; repeat the command "
             "on it to train the rest"
         )
-    directory.tidy_metrics()
 
 
 def find_tickets(lab, config, replicate, directory, display):
@@ -180,22 +183,25 @@ def find_tickets(lab, config, replicate, directory, display):
     What is still to be trained is looked up anew after each training, since whether
     there is a next round depends on what the last one left to prune.
     """
-    lab.make_dense()
-    lab.draw_weights(seed_for(config, "weights", replicate))
     lab.loop.seed.assign(seed_for(config, "data_order", replicate))
-    if directory.row((replicate, "ticket", 0)):
-        lab.train_to_rewind_point()
+    progress = resumed(lab, config, replicate, directory, display)
+    if not progress:
+        lab.make_dense()
+        lab.draw_weights(seed_for(config, "weights", replicate))
+        if directory.row((replicate, "ticket", 0)):
+            lab.train_to_rewind_point()
     for round, branch in unfinished(config, replicate, directory):
-        if round:
-            lab.pruned.set_masks(directory.load_masks(replicate, round))
-        if round and branch == "ticket":
-            lab.rewind.restore()
-        elif branch == "reinit":
-            lab.draw_weights(seed_for(config, "reinit", replicate, round))
-        log = Log(directory, display, replicate, branch, round, lab.pruned)
-        started = time.perf_counter()
-        best, last = train(lab, first_step(config, round, branch), log, round == 0)
-        seconds = time.perf_counter() - started
+        if not progress:
+            if round:
+                lab.pruned.set_masks(directory.load_masks(replicate, round))
+            if round and branch == "ticket":
+                lab.rewind.restore()
+            elif branch == "reinit":
+                lab.draw_weights(seed_for(config, "reinit", replicate, round))
+            progress = Progress(first_step(config, round, branch))
+        log = Log(directory, display, replicate, branch, round, lab.pruned, progress)
+        saves = Saves(lab, directory, (replicate, branch, round), progress)
+        best, last = train(lab, progress, log, saves, round == 0)
         if branch == "ticket" and round < config.rounds:
             masks, problem = lab.next_masks(
                 seed_for(config, "criterion", replicate, round)
@@ -207,7 +213,25 @@ def find_tickets(lab, config, replicate, directory, display):
                 paths = [kernel.path for kernel in lab.pruned.kernels]
                 directory.save_masks(replicate, round + 1, paths, masks)
         directory.save_weights(lab.pruned.model, replicate, branch, round)
-        log.finish(best, last, *lab.test_at(best, last), seconds)
+        log.finish(best, last, *lab.test_at(best, last))
+        progress = None
+
+
+def resumed(lab, config, replicate, directory, display):
+    """`Progress` of the training that was cut off, whose state the lab then holds.
+
+    None if there is no checkpoint of it.
+    """
+    round, branch = next(unfinished(config, replicate, directory))
+    key = replicate, branch, round
+    position = directory.position(key)
+    if not position:
+        return None
+    directory.restore(key, lab.state)
+    progress = Progress.from_dict(position)
+    place = f"replicate {replicate} round {round} {branch} step {progress.step:,}"
+    display.say(f"goes on at {place}")
+    return progress
 
 
 def unfinished(config, replicate, directory):
@@ -228,13 +252,20 @@ def first_step(config, round, branch):
     return config.rewind_step if round and branch == "ticket" else 0
 
 
-def train(lab, step, log, take_rewind_point):
+def reached(config, replicate, round, branch, directory):
+    """The step that a training goes on from, or starts from if it has no checkpoint."""
+    position = directory.position((replicate, branch, round))
+    return position["step"] if position else first_step(config, round, branch)
+
+
+def train(lab, progress, log, saves, take_rewind_point):
     """Trains to the last step, keeping the weights of the lowest validation loss.
 
     Args:
-        lab: `Lab`, whose model, masks and optimizer stand at `step`.
-        step: the first step.
+        lab: `Lab`, whose model, masks and optimizer stand at `progress.step`.
+        progress: `Progress`, which goes on with the training.
         log: `Log` told of every evaluation.
+        saves: `Saves`, which writes the checkpoints.
         take_rewind_point: whether this training passes the point to rewind to.
 
     Returns:
@@ -242,42 +273,69 @@ def train(lab, step, log, take_rewind_point):
 
     Raises:
         RunError: the loss is no longer finite.
+        signals.Stopped: a signal came, and what it would have cut off is saved.
     """
-    config = lab.config
-    best, total_loss, num_steps = None, tf.constant(0.0), 0
-    log.begin(step, config.train_steps)
-    start = step
-    while True:
-        if take_rewind_point and step == config.rewind_step:
-            lab.rewind.update()
-        if step in (start, config.train_steps) or step % config.eval_every == 0:
-            # The one place where numbers cross to the host.
-            train_loss = float(total_loss) / num_steps if num_steps else None
-            last = lab.evaluate("validation", step)
-            log.evaluated(last, train_loss)
-            if best is None or last.loss < best.loss:
-                lab.best.update()
-                best = last
-            total_loss, num_steps = tf.constant(0.0), 0
-        if step == config.train_steps:
-            return best, last
-        stop = next_stop(config, step)
-        total_loss += lab.loop(step, stop - step) * (stop - step)
-        num_steps += stop - step
-        log.advance(stop, stop - step)
-        step = stop
+    config, then = lab.config, lab.clock()
+    log.begin(progress.step, config.train_steps)
+    with signals.deferred() as stop:
+        while True:
+            now = lab.clock()
+            progress.seconds, then = progress.seconds + now - then, now
+            if stop:
+                saves.save(progress)
+                stop.obey()
+            if take_rewind_point and progress.step == config.rewind_step:
+                lab.rewind.update()
+            if evaluation_is_due(config, progress):
+                evaluate(lab, progress, log)
+            if saves.due(progress.step):
+                saves.save(progress)
+            if progress.step == config.train_steps:
+                return progress.best, progress.last
+            advance(lab, progress, log)
+
+
+def evaluation_is_due(config, progress):
+    """Before the first step, at every `eval_every`th and at the last: once at each."""
+    step = progress.step
+    if progress.last is None:
+        return True
+    at_such_a_step = step == config.train_steps or step % config.eval_every == 0
+    return at_such_a_step and progress.last.step != step
+
+
+def evaluate(lab, progress, log):
+    """Evaluates on the validation examples, and keeps the weights if they are best."""
+    # Here numbers cross to the host, and when a checkpoint is written.
+    num_steps = progress.num_steps
+    train_loss = float(progress.total_loss) / num_steps if num_steps else None
+    last = lab.evaluate("validation", progress.step)
+    log.evaluated(last, train_loss)
+    if progress.best is None or last.loss < progress.best.loss:
+        lab.best.update()
+        progress.best = last
+    progress.last, progress.total_loss, progress.num_steps = last, 0.0, 0
+
+
+def advance(lab, progress, log):
+    """Trains for one dispatch."""
+    limit = next_stop(lab.config, progress.step)
+    progress.total_loss, step = lab.advance(progress.total_loss, progress.step, limit)
+    num_steps = step - progress.step
+    progress.num_steps += num_steps
+    progress.step = step
+    log.advance(step, num_steps)
 
 
 def next_stop(config, step):
-    """The next step at which a dispatch has to end."""
+    """The next step at which a dispatch has to end, if it comes that far."""
     stops = [
-        step + config.steps_per_loop,
-        (step // config.eval_every + 1) * config.eval_every,
-        config.train_steps,
+        (step // every + 1) * every
+        for every in (config.eval_every, config.checkpoint_interval()[0])
     ]
     if step < config.rewind_step:
         stops.append(config.rewind_step)
-    return min(stops)
+    return min(*stops, config.train_steps)
 
 
 def seed_for(config, purpose, replicate, round=0):
@@ -360,6 +418,22 @@ class Lab:
         }
         self.rewind = snapshot.Snapshot(self.pruned, self.optimizer)
         self.best = snapshot.Snapshot(self.pruned)
+        self.state = tf.train.Checkpoint(variables=self._variables())
+        self.clock = time.monotonic
+        # The first dispatches are short: how long a step takes is not known yet.
+        self._steps_in_time = 1
+
+    def _variables(self):
+        """Everything on the device that a training changes or goes on from."""
+        found = [
+            *(v.value for v in self.pruned.model.variables),
+            *(v.value for v in self.optimizer.variables),
+            *self.pruned.masks,
+            *self.rewind.variables,
+            *self.best.variables,
+            self.loop.seed,
+        ]
+        return list({id(variable): variable for variable in found}.values())
 
     def make_dense(self):
         """Masks that keep every weight."""
@@ -383,9 +457,25 @@ class Lab:
 
     def train_to_rewind_point(self):
         """From fresh weights to the point that a finished round 0 has passed."""
-        if self.config.rewind_step:
-            self.loop(0, self.config.rewind_step)
+        step = 0
+        while step < self.config.rewind_step:
+            _, step = self.advance(0.0, step, self.config.rewind_step)
         self.rewind.update()
+
+    def advance(self, total_loss, step, limit):
+        """Trains from `step` towards `limit`, in one dispatch of a second at most.
+
+        That is how long a signal has to wait; the bits do not depend on it.
+
+        Returns:
+            `(total, step)`: `total_loss` plus the losses, and the step reached.
+        """
+        num_steps = min(limit - step, self.config.steps_per_loop, self._steps_in_time)
+        began = self.clock()
+        total_loss = self.loop.add_losses(total_loss, step, num_steps)
+        seconds = max(self.clock() - began, 1e-6)
+        self._steps_in_time = max(1, int(num_steps / seconds * _DISPATCH_SECONDS))
+        return total_loss, step + num_steps
 
     def next_masks(self, seed):
         """The next round's masks, from the trained weights, or why there are none.
@@ -454,11 +544,73 @@ class Lab:
         return [config.prune_rate] * (len(paths) - 1) + [config.prune_rate / 2]
 
 
+@dataclasses.dataclass
+class Progress:
+    """How far a training has come: all that it goes on from besides the device's state.
+
+    `total_loss` is the sum over the `num_steps` since the last evaluation; `metrics`
+    what the training has logged so far; `seconds` how long it has taken.
+    """
+
+    step: int
+    best: Evaluation | None = None
+    last: Evaluation | None = None
+    total_loss: float = 0.0
+    num_steps: int = 0
+    seconds: float = 0.0
+    metrics: list = dataclasses.field(default_factory=list)
+
+    def as_dict(self):
+        """Its values as JSON has them."""
+        values = {**vars(self), "total_loss": float(self.total_loss)}
+        for name in ("best", "last"):
+            evaluation = values[name]
+            values[name] = evaluation and dataclasses.asdict(evaluation)
+        return values
+
+    @classmethod
+    def from_dict(cls, values):
+        """The inverse of `as_dict`."""
+        pair = {name: values[name] for name in ("best", "last")}
+        pair = {name: value and Evaluation(**value) for name, value in pair.items()}
+        return cls(**{**values, **pair})
+
+
+class Saves:
+    """Writes the checkpoints of one training.
+
+    Args:
+        lab: `Lab`.
+        directory: work directory.
+        key: the training's (replicate, branch, round).
+        progress: `Progress` at its begin, which needs no saving.
+    """
+
+    def __init__(self, lab, directory, key, progress):
+        self._lab, self._directory, self._key = lab, directory, key
+        self._interval = lab.config.checkpoint_interval()
+        self._step, self._time = progress.step, lab.clock()
+
+    def due(self, step):
+        """Whether to save at this step: as the settings say, and at the last one."""
+        steps, seconds = self._interval
+        return step != self._step and (
+            step == self._lab.config.train_steps
+            or step % steps == 0
+            or self._lab.clock() - self._time >= seconds
+        )
+
+    def save(self, progress):
+        """Writes a checkpoint."""
+        self._directory.save_checkpoint(self._key, self._lab.state, progress.as_dict())
+        self._step, self._time = progress.step, self._lab.clock()
+
+
 class Log:
     """Writes what happens in one training to the work directory and the display."""
 
-    def __init__(self, directory, display, replicate, branch, round, pruned):
-        self._directory, self._display = directory, display
+    def __init__(self, directory, display, replicate, branch, round, pruned, progress):
+        self._directory, self._display, self._progress = directory, display, progress
         self._where = {"replicate": replicate, "branch": branch, "round": round}
         layers = pruned.layer_sparsity()
         self._remaining = sum(layer.kept for layer in layers)
@@ -473,7 +625,8 @@ class Log:
 
     def evaluated(self, evaluation, train_loss):
         """Logs an evaluation on the validation examples; stops if it has diverged."""
-        self._write("validation", evaluation, train_loss=train_loss)
+        line = self._write("validation", evaluation, train_loss=train_loss)
+        self._progress.metrics.append(line)
         self._display.evaluated(self._where["replicate"], evaluation, train_loss)
         if not math.isfinite(evaluation.loss):
             place = "  ".join(f"{k} {v}" for k, v in self._where.items())
@@ -483,7 +636,7 @@ class Log:
                 f"{self._directory.path}; try a lower --learning_rate"
             )
 
-    def finish(self, best, last, test_at_best, test_at_last, seconds):
+    def finish(self, best, last, test_at_best, test_at_last):
         """Writes the row of the finished training."""
         self._write("test", test_at_best)
         self._write("test", test_at_last)
@@ -496,7 +649,7 @@ class Log:
             val_accuracy=best.accuracy,
             test_loss=test_at_best.loss,
             test_accuracy=test_at_best.accuracy,
-            train_seconds=round(seconds, 3),
+            train_seconds=round(self._progress.seconds, 3),
             final_val_loss=last.loss,
             final_val_accuracy=last.accuracy,
             final_test_loss=test_at_last.loss,
@@ -506,10 +659,12 @@ class Log:
         self._display.finish(row)
 
     def _write(self, split, evaluation, **more):
-        self._directory.add_metrics(
+        line = {
             **self._where,
-            weights_remaining=self._remaining,
-            split=split,
+            "weights_remaining": self._remaining,
+            "split": split,
             **dataclasses.asdict(evaluation),
             **more,
-        )
+        }
+        self._directory.add_metrics(**line)
+        return line

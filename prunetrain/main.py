@@ -7,12 +7,17 @@ are answered at once. Exit codes: 0 done, 1 the run failed, 2 the input was wron
 interrupted, 143 terminated.
 """
 
+import signal
+
+if __name__ == "__main__":
+    # While the rest is loaded, Ctrl-C ends the process without a traceback.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
 import dataclasses
 import io
 import os
 import re
 import shlex
-import signal
 import sys
 import tempfile
 import textwrap
@@ -23,6 +28,7 @@ from absl import flags
 from prunetrain import analysis, experiment
 from prunetrain.config import Config, ConfigError
 from prunetrain.errors import InputError, RunError
+from prunetrain.runs import signals
 from prunetrain.runs import workdir as workdirs
 
 _USAGE = """\
@@ -47,6 +53,7 @@ def main(argv=None):
             return 0
         config = parse(argv)
         _check_backend()
+        warnings.showwarning = _show_warning
         directory = experiment.open_directory(config)
         flagfile = directory.path / "flags.txt"
         to_go_on = (
@@ -58,7 +65,6 @@ def main(argv=None):
         print(f"{_described(config)}; {where}", flush=True)
         if config.parallel_replicates == 1:
             _start_quietly()
-        warnings.showwarning = _show_warning
         experiment.run(config, directory)
         analysis.print_results(directory.path)
         return 0
@@ -75,28 +81,21 @@ def main(argv=None):
     except OSError as error:
         problem = error.strerror or error
         return _fail(1, f"{error.filename or 'input or output'}: {problem}")
-    except _TerminatedError:
-        return _fail(143, f"terminated; {to_go_on}")
+    except signals.Stopped as stopped:
+        how = "terminated" if stopped.number == signal.SIGTERM else "interrupted"
+        return _fail(128 + stopped.number, f"{how}; {to_go_on}")
     except KeyboardInterrupt:
         return _fail(130, f"interrupted; {to_go_on}")
 
 
 def console():
-    """Entry point of the `prunetrain` command."""
-    signal.signal(signal.SIGTERM, _terminate)
+    """The process that a user starts."""
+    signals.handle(signal.SIGTERM, signal.SIGINT)
     for stream in (sys.stdout, sys.stderr):
         # A console that lacks a character gets its escape, not a traceback.
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     sys.exit(main())
-
-
-class _TerminatedError(BaseException):
-    """SIGTERM came: like KeyboardInterrupt, not for handlers of errors."""
-
-
-def _terminate(*_):
-    raise _TerminatedError
 
 
 def parse(argv):

@@ -43,7 +43,7 @@ def refused(field, value, *fragments, **others):
 def test_every_field_belongs_to_a_kind_that_is_tested_below():
     assert LISTS == ["layer_rates", "controls"]
     assert FLOATS == ["learning_rate", "prune_rate"]
-    assert set(TEXTS) - set(CHOICES) == {"workdir", "data_dir"}
+    assert set(TEXTS) - set(CHOICES) == {"workdir", "data_dir", "checkpoint_every"}
 
 
 # Wrong values
@@ -146,6 +146,21 @@ def test_layer_rates_must_be_patterns_with_fractions(value):
     refused("layer_rates", value, "PATTERN=RATE", "for example output=0.1", value)
 
 
+@pytest.mark.parametrize(
+    "value",
+    ["", "0", "0s", "s", "-5", "1.5s", "60 s", "60m", "1e3", "nan", "٣", "9" * 10],
+)
+def test_a_checkpoint_interval_is_a_whole_number_of_seconds_or_steps(value):
+    refused("checkpoint_every", value, "from 1", "60s", "500")
+
+
+@pytest.mark.parametrize(
+    ("value", "interval"), [("60s", (math.inf, 60)), ("500", (500, math.inf))]
+)
+def test_a_checkpoint_interval_counts_seconds_with_an_s_else_steps(value, interval):
+    assert Config(checkpoint_every=value).checkpoint_interval() == interval
+
+
 # Values that do not go together
 
 
@@ -230,7 +245,9 @@ def test_a_refusal_survives_the_way_from_a_worker_process():
 
 
 def test_what_changes_nothing_about_the_results_is_free():
-    assert config.free_settings() == {"workdir", "parallel_replicates"}
+    assert config.free_settings() == {
+        *("workdir", "parallel_replicates", "steps_per_loop", "checkpoint_every"),
+    }
 
 
 # The names are those of what exists

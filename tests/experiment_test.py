@@ -1,9 +1,11 @@
 """The experiment: train, prune, rewind, repeat; interrupted and gone on with."""
 
+import contextlib
 import dataclasses
 import functools
 import itertools
 import json
+import signal
 import types
 import warnings
 
@@ -15,7 +17,7 @@ import tensorflow as tf
 import prunetrain as pt
 from prunetrain import config as config_lib
 from prunetrain import errors, experiment
-from prunetrain.runs import progress, workdir
+from prunetrain.runs import progress, signals, workdir
 from tests import tiny, toys
 
 # 228 weights in two kernels, 40 examples in 5 batches an epoch.
@@ -50,7 +52,8 @@ class Labs:
         self.make, self._labs = experiment.Lab, {}
 
     def __call__(self, config, compile):
-        key = dataclasses.replace(config, rewind_step=0, compile=compile)
+        free = {"steps_per_loop": 1, "checkpoint_every": "60s"}
+        key = dataclasses.replace(config, rewind_step=0, compile=compile, **free)
         if key not in self._labs:
             self._labs[key] = self.make(config, compile)
         lab = self.last = self._labs[key]
@@ -469,6 +472,232 @@ def test_a_run_goes_on_in_a_new_lab(wholes, tmp_path, monkeypatch, labs):
     assert left(tmp_path) == left(whole.directory.path)
 
 
+class StopEvery(Recorder):
+    """Sends this process SIGTERM after so many steps of each run."""
+
+    def __init__(self, num_steps):
+        super().__init__()
+        self._left, self.reached = num_steps, []
+
+    def advance(self, replicate, step, num_steps, last_step=None):
+        self._left -= num_steps
+        if num_steps and self._left <= 0:
+            self.reached.append((*self._key, step))
+            signal.raise_signal(signal.SIGTERM)
+
+
+@pytest.fixture
+def handled():
+    before = signal.getsignal(signal.SIGTERM)
+    signals.handle(signal.SIGTERM)
+    yield
+    signal.signal(signal.SIGTERM, before)
+
+
+def stopped(config, path, num_steps):
+    """Runs until a signal comes after so many steps; returns the display, or None."""
+    display = StopEvery(num_steps)
+    with contextlib.suppress(signals.Stopped):
+        experiment.run(config, path, display)
+        return None
+    return display
+
+
+def until_done(config, path, num_steps):
+    """Runs again and again; returns where each run was stopped, and the displays."""
+    displays = []
+    while display := stopped(config, path, num_steps):
+        displays.append(display)
+    return displays
+
+
+@pytest.mark.parametrize("num_steps", [1, 7, 40])
+def test_a_run_stopped_by_signals_and_gone_on_with_equals_one_that_was_not(
+    num_steps, wholes, tmp_path, handled
+):
+    whole = wholes(5)
+    config = dataclasses.replace(
+        whole.config, replicates=2 if num_steps > 1 else 1, steps_per_loop=1
+    )
+    displays = until_done(config, tmp_path, num_steps)
+    total = 12 + 3 * (12 - 5) + 3 * 12
+    # A signal after the last step stops the run too.
+    assert len(displays) == total * config.replicates // num_steps
+    for before, after in itertools.pairwise(displays):
+        replicate, branch, round, step = before.reached[0]
+        assert after.said == [
+            f"goes on at replicate {replicate} round {round} {branch} step {step}"
+        ]
+        assert after.expected == before.expected - num_steps
+    if num_steps > 1:
+        assert left(tmp_path) == left(whole.directory.path)
+    else:
+        rows, metrics, *_ = left(tmp_path)
+        assert rows == [
+            row for row in left(whole.directory.path)[0] if not row.replicate
+        ]
+        assert left(whole.directory.path)[1].startswith(metrics)
+
+
+def normed(input_shape, num_classes):
+    """With everything that has a state of its own: batch norm and dropout."""
+    layers = keras.layers
+    return keras.Sequential(
+        [
+            keras.Input(input_shape),
+            layers.Flatten(),
+            layers.Dense(12, name="hidden"),
+            layers.BatchNormalization(),
+            layers.Dropout(0.2),
+            layers.Dense(num_classes, name="output"),
+        ],
+        name="net",
+    )
+
+
+@pytest.fixture
+def normed_settings(monkeypatch):
+    monkeypatch.setitem(experiment.MODELS, "normed", normed)
+    return settings(
+        **{"model": "normed", "rewind_step": 5, "rounds": 1, "controls": "reinit"},
+        checkpoint_every="100",
+    )
+
+
+@pytest.fixture
+def undisturbed(normed_settings, labs, tmp_path):
+    """The folder of a run with batch norm, saved only at the end of trainings."""
+    perform(normed_settings, tmp_path / "undisturbed", labs)
+    return tmp_path / "undisturbed"
+
+
+def all_left(path):
+    """As `left`, but weights as the files have them."""
+    weights = {
+        file.name: {name: x.tobytes() for name, x in tiny.arrays(file).items()}
+        for file in (path / "checkpoints").iterdir()
+    }
+    rows = [dataclasses.replace(r, train_seconds=0) for r in workdir.read_rows(path)]
+    masks = [directory_masks(file) for file in sorted((path / "tickets").iterdir())]
+    return rows, (path / "metrics.jsonl").read_text(), masks, weights
+
+
+def directory_masks(file):
+    with np.load(file) as arrays:
+        return {name: arrays[name].tobytes() for name in arrays}
+
+
+@pytest.mark.parametrize("every", ["1", "5"])
+def test_saving_changes_no_bit(every, undisturbed, normed_settings, tmp_path, labs):
+    config = dataclasses.replace(normed_settings, checkpoint_every=every)
+    perform(config, tmp_path / "saved", labs)
+    assert all_left(tmp_path / "saved") == all_left(undisturbed)
+
+
+def test_a_new_lab_goes_on_to_the_same_bits_with_batch_norm_and_dropout(
+    undisturbed, normed_settings, tmp_path, labs, monkeypatch, handled
+):
+    # In round 1, after the point to rewind to.
+    assert stopped(normed_settings, tmp_path / "cut", 16).reached[0][2] == 1
+    monkeypatch.setattr(experiment, "Lab", labs.make)
+    again = perform(normed_settings, tmp_path / "cut")
+    assert again.said[0].startswith("goes on at replicate 0 round 1 ticket step ")
+    assert all_left(tmp_path / "cut") == all_left(undisturbed)
+
+
+def test_of_damaged_checkpoints_the_one_before_serves_or_the_training_starts_again(
+    undisturbed, normed_settings, tmp_path, labs, handled
+):
+    config = dataclasses.replace(
+        normed_settings, checkpoint_every="2", steps_per_loop=1
+    )
+    for name, numbers, where in (
+        ("one", [4], ["goes on at replicate 0 round 0 ticket step 6"]),
+        ("both", [3, 4], []),
+    ):
+        assert stopped(config, tmp_path / name, 7).reached == [(0, "ticket", 0, 7)]
+        folder = tmp_path / name / "checkpoints" / "replicate0-ticket-round00-resume"
+        for number in numbers:
+            file = folder / str(number) / "state.index"
+            file.write_bytes(file.read_bytes()[:-1])
+        # Not pytest.warns, which tells again what TensorFlow's own filters keep quiet.
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always", UserWarning)
+            again = perform(config, tmp_path / name, labs)
+        assert len([x for x in caught if "damaged" in str(x.message)]) == len(numbers)
+        assert again.said == where
+        assert all_left(tmp_path / name) == all_left(undisturbed)
+
+
+def test_lines_that_were_lost_or_came_after_the_checkpoint_are_mended(
+    undisturbed, normed_settings, tmp_path, labs, handled
+):
+    for name, mend in (
+        ("lost", lambda text: ""),
+        ("more", lambda text: text + text.splitlines(keepends=True)[-1]),
+    ):
+        stopped(normed_settings, tmp_path / name, 9)
+        file = tmp_path / name / "metrics.jsonl"
+        assert len(file.read_text().splitlines()) == 3
+        file.write_text(mend(file.read_text()))
+        perform(normed_settings, tmp_path / name, labs)
+        assert all_left(tmp_path / name) == all_left(undisturbed)
+
+
+@pytest.mark.parametrize(
+    ("every", "saved"),
+    [("5", [5, 10, 12]), ("60s", [4, 8, 12]), ("61s", [5, 10, 12]), ("900s", [12])],
+)
+def test_checkpoints_are_due_by_steps_or_by_the_clock_and_at_the_end(every, saved):
+    # A step takes 15 seconds.
+    lab = types.SimpleNamespace(config=settings(checkpoint_every=every), state=None)
+    lab.clock = lambda: 15 * step
+    step, found = 0, []
+    directory = types.SimpleNamespace(
+        save_checkpoint=lambda key, state, position: found.append(position["step"])
+    )
+    saves = experiment.Saves(lab, directory, None, experiment.Progress(0))
+    for step in range(13):
+        if saves.due(step):
+            saves.save(experiment.Progress(step))
+    assert found == saved
+
+
+def test_a_dispatch_is_as_long_as_the_measured_speed_allows(labs):
+    now, asked = 0.0, []
+
+    class Loop:
+        def add_losses(self, total, first_step, num_steps):
+            nonlocal now
+            # The first dispatch compiles.
+            now += 0.01 * num_steps + (0 if asked else 5)
+            asked.append(num_steps)
+            return total
+
+    lab = object.__new__(labs.make)
+    lab.config, lab.loop, lab.clock = settings(steps_per_loop=1000), Loop(), lambda: now
+    lab._steps_in_time = 1
+    step = 0
+    while step < 250:
+        _, step = lab.advance(0.0, step, 250)
+    assert asked[:2] == [1, 1]
+    assert all(95 <= num_steps <= 100 for num_steps in asked[2:-1])
+    assert sum(asked) == 250
+
+
+def test_progress_round_trips_as_json_to_the_bit():
+    best = experiment.Evaluation(4, 0.1 + 0.2, 0.7)
+    progress = experiment.Progress(
+        7, best, best, tf.constant(0.1), 3, 1 / 3, [{"a": 1}]
+    )
+    text = json.dumps(progress.as_dict())
+    again = experiment.Progress.from_dict(json.loads(text))
+    assert again == dataclasses.replace(progress, total_loss=float(np.float32(0.1)))
+    assert experiment.Progress.from_dict(experiment.Progress(0).as_dict()) == (
+        experiment.Progress(0)
+    )
+
+
 def test_the_ground_that_a_run_begins_on_is_recorded(whole):
     recorded = json.loads((whole.directory.path / "environment.json").read_text())
     assert recorded == whole.directory.environment()
@@ -682,14 +911,14 @@ def test_the_folder_of_the_config_serves_when_none_is_given(tmp_path, monkeypatc
 @pytest.mark.parametrize(
     ("changes", "stops"),
     [
-        ({"steps_per_loop": 100}, [8, 12, 16, 24, 25]),
-        ({"steps_per_loop": 5}, [5, 8, 12, 16, 21, 24, 25]),
-        ({"steps_per_loop": 100, "rewind_step": 0}, [8, 16, 24, 25]),
-        ({"steps_per_loop": 100, "eval_every": 100}, [12, 25]),
-        ({"steps_per_loop": 12, "eval_every": 100, "rewind_step": 24}, [12, 24, 25]),
+        ({}, [8, 12, 16, 24, 25]),
+        ({"checkpoint_every": "10"}, [8, 10, 12, 16, 20, 24, 25]),
+        ({"checkpoint_every": "10s"}, [8, 12, 16, 24, 25]),
+        ({"rewind_step": 0}, [8, 16, 24, 25]),
+        ({"eval_every": 100}, [12, 25]),
     ],
 )
-def test_dispatches_end_at_evaluations_the_rewind_step_and_the_last(changes, stops):
+def test_dispatches_end_where_something_is_to_be_done(changes, stops):
     config = pt.Config(
         **{"train_steps": 25, "eval_every": 8, "rewind_step": 12, **changes}
     )
@@ -788,6 +1017,7 @@ class Curve:
     def __init__(self, losses, **changes):
         self.config = settings(train_steps=len(losses) - 1, eval_every=1, **changes)
         self._losses, self.calls, self.step = losses, [], 0
+        self.clock = lambda: 0.0
         self.rewind, self.best = (
             types.SimpleNamespace(update=lambda name=name: self._note(name))
             for name in ("rewind", "best")
@@ -796,10 +1026,10 @@ class Curve:
     def _note(self, name):
         self.calls.append((name, self.step))
 
-    def loop(self, first_step, num_steps):
-        assert first_step == self.step
-        self.step += num_steps
-        return tf.constant(0.0)
+    def advance(self, total, step, limit):
+        assert step == self.step
+        self.step = limit
+        return total, limit
 
     def evaluate(self, split, step):
         assert (split, step) == ("validation", self.step)
@@ -807,10 +1037,15 @@ class Curve:
 
 
 class Ignore:
-    """A log that ignores what it is told."""
+    """A log or a keeper of checkpoints that ignores what it is told."""
 
     def __getattr__(self, name):
         return lambda *arguments: None
+
+
+def train(lab, take_rewind_point):
+    progress = experiment.Progress(0)
+    return experiment.train(lab, progress, Ignore(), Ignore(), take_rewind_point)
 
 
 @pytest.mark.parametrize(
@@ -824,7 +1059,7 @@ class Ignore:
 )
 def test_the_first_of_the_lowest_losses_is_the_best(losses, best, updates):
     lab = Curve(losses)
-    found, last = experiment.train(lab, 0, Ignore(), False)
+    found, last = train(lab, False)
     assert (found.step, found.loss) == (best, losses[best])
     assert last.step == len(losses) - 1
     assert lab.calls == [("best", step) for step in updates]
@@ -833,7 +1068,7 @@ def test_the_first_of_the_lowest_losses_is_the_best(losses, best, updates):
 @pytest.mark.parametrize("step", [0, 1, 2])
 def test_the_point_to_rewind_to_is_taken_once_and_in_time(step):
     lab = Curve([4.0, 3.0, 2.0, 1.0], rewind_step=step)
-    experiment.train(lab, 0, Ignore(), True)
+    train(lab, True)
     assert [call for call in lab.calls if call[0] == "rewind"] == [("rewind", step)]
 
 

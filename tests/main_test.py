@@ -8,6 +8,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import warnings
@@ -150,7 +151,7 @@ def test_a_run_leaves_its_files_and_nothing_else(first):
     path, _ = first
     trainings = [f"{branch}-round0{round}" for _, branch, round, _ in TRAININGS]
     assert {str(x.relative_to(path)) for x in path.rglob("*") if x.is_file()} == {
-        *("config.json", "flags.txt", "environment.json"),
+        *("config.json", "flags.txt", "environment.json", "run.lock"),
         *("metrics.jsonl", "results.csv", "accuracy.png"),
         *(f"tickets/replicate0-round0{round}.npz" for round in (1, 2)),
         *(f"checkpoints/replicate0-{x}.weights.h5" for x in trainings),
@@ -282,6 +283,18 @@ def test_every_way_to_ask_for_help_is_answered(word, capsys):
 
 
 # Mistakes: one line, exit code 2, and no waiting for TensorFlow
+
+
+@pytest.fixture
+def busy(tmp_path):
+    """A folder that this process writes."""
+    held = workdir.WorkDirectory(tmp_path / "busy", Config().as_dict())
+    yield held.path
+
+
+def test_a_folder_that_another_process_writes_is_refused_at_once(busy, tmp_path):
+    outcome = tiny.command(f"--workdir={busy}", cwd=tmp_path, trace_imports=True)
+    assert_refused(outcome, f"{busy} is in use", f"process {os.getpid()} on ")
 
 
 def other_run(folder):
@@ -577,6 +590,25 @@ main.console()
     assert process.returncode == code
     assert process.stderr.count("\n") == 1
     assert "--workdir" in process.stderr
+
+
+@pytest.mark.parametrize("module", ["prunetrain", "prunetrain.main"])
+def test_ctrl_c_while_modules_load_shows_no_traceback(module, tmp_path):
+    # The signal comes while absl is being imported.
+    (tmp_path / "absl").mkdir()
+    (tmp_path / "absl" / "__init__.py").write_text(
+        "import signal\nsignal.raise_signal(signal.SIGINT)\n"
+    )
+    process = subprocess.run(
+        [sys.executable, "-m", module],
+        env={**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{tiny.ROOT}"},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    # Killed by the signal, which shells tell as 130.
+    assert process.returncode == -signal.SIGINT
+    assert process.stderr == ""
 
 
 @pytest.mark.parametrize(

@@ -162,3 +162,15 @@ def test_the_benchmark_refuses_a_peer_that_keeps_too_many_weights():
     variant = serve["Variant"](lambda: 2.0, lambda: [np.ones(10)])
     with pytest.raises(AssertionError, match=r"1\.0000 of a kernel is not zero"):
         serve["_Check"](variant)
+
+
+@pytest.mark.slow
+def test_a_run_killed_at_random_moments_leaves_the_files_of_one_that_was_not():
+    outcome = subprocess.run(
+        [sys.executable, SCRIPTS / "torture.py", "--kills=3"],
+        capture_output=True,
+        text=True,
+    )
+    assert outcome.returncode == 0, outcome.stdout + outcome.stderr
+    assert outcome.stdout.splitlines()[-1].startswith("3 kills in ")
+    assert outcome.stdout.splitlines()[-1].endswith("; 0 differ")

@@ -1,6 +1,7 @@
 """Replicates side by side: the files of the serial run, whatever happens on the way."""
 
 import csv
+import dataclasses
 import io
 import os
 import re
@@ -179,27 +180,58 @@ def test_trainings_that_diverge_exit_with_1_and_one_line(words, tmp_path):
     assert not (tmp_path / "run" / "logs").exists()
 
 
-def test_a_run_is_terminated_with_its_workers(words, tmp_path):
+def signalled(words, folder, signals):
+    """Runs a command line, signalled once it trains: code, output, messages."""
     with subprocess.Popen(
-        [sys.executable, "-m", "prunetrain.main", *words, "--train_steps=1000000"],
+        [sys.executable, "-m", "prunetrain.main", *words],
         env={**os.environ, "PYTHONPATH": str(tiny.ROOT)},
-        cwd=tmp_path,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     ) as process:
-        wait_for(tmp_path / "run" / "metrics.jsonl")
-        process.send_signal(signal.SIGTERM)
+        wait_for(folder / "metrics.jsonl", process)
+        for number in signals:
+            process.send_signal(number)
         # Ends when nobody holds the output open any more.
         out, err = process.communicate()
-    assert process.returncode == 143
+    return process.returncode, out, err
+
+
+def wait_for(file, process):
+    deadline = time.monotonic() + 120
+    while not file.exists() and process.poll() is None:
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def test_a_run_is_terminated_with_its_workers_which_save_before(words, tmp_path):
+    words = [*words, "--train_steps=1000000"]
+    code, out, err = signalled(words, tmp_path / "run", [signal.SIGTERM])
+    assert code == 143
     assert re.fullmatch("prunetrain: terminated; to go on: .*--workdir=.*\n", err)
     assert out.count("\n") == 1
     assert not (tmp_path / "run" / "logs").exists()
+    # The other worker may not have begun to train.
+    assert list((tmp_path / "run" / "checkpoints").glob("replicate*-resume/1"))
 
 
-def wait_for(file):
-    deadline = time.monotonic() + 120
-    while not file.exists():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("parallel", "name", "code"), [(1, "SIGINT", 130), (2, "SIGTERM", 143)]
+)
+def test_a_signalled_run_goes_on_to_the_bits_of_one_that_was_left_alone(
+    parallel, name, code, settings, tmp_path
+):
+    config = settings(parallel, compile="xla", replicates=2, train_steps=2000)
+    flags = workdir.as_flags(config.as_dict()).splitlines()
+    words = [*flags, f"--workdir={tmp_path / 'run'}"]
+    found, _, err = signalled(words, tmp_path / "run", [getattr(signal, name)])
+    assert (found, err.count("\n")) == (code, 1)
+    outcome = tiny.command(*words, cwd=tmp_path)
+    assert (outcome.code, outcome.stderr) == (0, "")
+    assert "goes on at replicate 0 round 0 ticket step " in outcome.stdout
+    (tmp_path / "run" / "accuracy.png").unlink()
+    (tmp_path / "run" / "run.lock").unlink()
+    run(dataclasses.replace(config, parallel_replicates=1), tmp_path / "whole")
+    (tmp_path / "whole" / "run.lock").unlink()
+    assert left(tmp_path / "run") == left(tmp_path / "whole")

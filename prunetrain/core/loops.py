@@ -143,6 +143,20 @@ class TrainLoop:
         Raises:
             ValueError: `first_step` or `num_steps` is no whole number, or too small.
         """
+        total = self.add_losses(0.0, first_step, num_steps)
+        return total / tf.cast(num_steps, tf.float32)
+
+    def add_losses(self, total, first_step, num_steps):
+        """Runs the steps that a call runs; adds their losses to `total`, one by one.
+
+        However the steps are cut into dispatches, the sum has the same bits.
+
+        Returns:
+            The sum, a float32 scalar on the device.
+
+        Raises:
+            ValueError: as for a call.
+        """
         for name, value, low in (
             ("first_step", first_step, 0),
             ("num_steps", num_steps, 1),
@@ -152,10 +166,14 @@ class TrainLoop:
             elif not value.dtype.is_integer:
                 raise ValueError(f"`{name}` must be an integer. Received: {value}")
         # As tensors: a Python number would retrace at every new value.
-        return self._run(tf.cast(first_step, tf.int64), tf.cast(num_steps, tf.int64))
+        return self._run(
+            tf.cast(first_step, tf.int64),
+            tf.cast(num_steps, tf.int64),
+            tf.cast(total, tf.float32),
+        )
 
-    def _run_steps(self, first_step, num_steps):
-        step, end, total = first_step, first_step + num_steps, tf.constant(0.0)
+    def _run_steps(self, first_step, num_steps, total):
+        step, end = first_step, first_step + num_steps
         while step < end:
             epoch = step * self._batch_size // self._num_examples
             self._shuffle(epoch)
@@ -167,7 +185,7 @@ class TrainLoop:
                 total += self._step(*self._batch(step * self._batch_size - start))
                 step += 1
         steps.hold_masks(self._pruned, self._optimizer)
-        return total / tf.cast(num_steps, tf.float32)
+        return total
 
     def _batch(self, position):
         rows = _rows(self._order, tf.cast(position, tf.int32), self._batch_size)

@@ -7,8 +7,10 @@
     results.csv     one row per replicate × branch × round
     tickets/        the masks that a round trains under, one file per replicate × round;
                     replicate<n>-ends.txt if there was nothing left to prune
-    checkpoints/    the weights at the end of each training
+    checkpoints/    the weights at the end of each training; …-resume/ what a training
+                    that is under way can be gone on with from (see `checkpoints`)
     logs/           what worker processes that failed have written
+    run.lock        the process that writes the folder, or did last
 
 A training counts as finished when its row stands in results.csv; what it leaves
 besides is written before. Files are written beside and renamed, so that a reader never
@@ -24,12 +26,16 @@ import json
 import math
 import os
 import pathlib
+import re
 import tempfile
 import time
 
 import numpy as np
 
 from prunetrain.errors import InputError, RunError
+from prunetrain.runs import checkpoints, lock
+
+_RESUME = re.compile(r"replicate(\d+)-(\w+)-round(\d+)-resume")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,8 +79,11 @@ class WorkDirectory:
         free: names of settings that may differ from those that the run began with.
 
     Raises:
-        InputError: the folder holds a run of other settings, cannot be written, or one
-            of its files is damaged.
+        InputError: the folder holds a run of other settings, is in use by another
+            process, cannot be written, or one of its files is damaged.
+
+    Warns:
+        UserWarning: names each damaged checkpoint, and what is gone on from instead.
     """
 
     def __init__(self, path, settings, free=()):
@@ -84,6 +93,9 @@ class WorkDirectory:
             if not path:
                 self.path = _new_folder()
             _check_ours(self.path)
+            self.path.mkdir(parents=True, exist_ok=True)
+            # Whatever else may be there then: this file says that the folder is ours.
+            self._lock = lock.acquire(self.path / "run.lock")
             for folder in ("tickets", "checkpoints"):
                 (self.path / folder).mkdir(parents=True, exist_ok=True)
             self._settle(settings, free)
@@ -93,6 +105,8 @@ class WorkDirectory:
                 f"workdir={str(self.path)!r} ({error.strerror})"
             ) from error
         self._rows = {row.key: row for row in read_rows(self.path)}
+        with _told(self.path / "checkpoints"):
+            self._tidy_checkpoints()
         self.tidy_metrics()
 
     def _settle(self, settings, free):
@@ -110,6 +124,8 @@ class WorkDirectory:
             self._compare(known, settings, free)
         else:
             self._environment.unlink(missing_ok=True)
+            for folder in self._resumes().values():
+                checkpoints.remove(folder)
         if settings != known:
             _write(file, json.dumps(settings, indent=2) + "\n")
             _write(self.path / "flags.txt", as_flags(settings))
@@ -153,7 +169,7 @@ class WorkDirectory:
         return sorted(self._rows.values(), key=lambda row: row.replicate)
 
     def add_row(self, row):
-        """Adds a finished training to results.csv."""
+        """Adds a finished training to results.csv; it needs no checkpoint any more."""
         self._rows[row.key] = row
         text = io.StringIO()
         writer = csv.DictWriter(
@@ -163,31 +179,32 @@ class WorkDirectory:
         writer.writerows(dataclasses.asdict(row) for row in self.rows)
         with _told(self.path / "results.csv") as file:
             _write(file, text.getvalue())
+        with _told(self._resume(*row.key)) as folder:
+            checkpoints.remove(folder)
 
     def add_metrics(self, **values):
         """Adds a line to metrics.jsonl; what is not finite becomes null, as in JSON."""
-        values = {
-            name: None
-            if isinstance(value, float) and not math.isfinite(value)
-            else value
-            for name, value in values.items()
-        }
         with _told(self.path / "metrics.jsonl") as file, open(file, "a") as stream:
-            stream.write(json.dumps(values) + "\n")
+            stream.write(_metrics_line(values))
 
     def tidy_metrics(self):
-        """Puts the evaluations of finished trainings in order, by replicate.
+        """Puts the evaluations in order, by replicate, without those to be repeated.
 
-        Those of a training that was cut off are forgotten: it starts again.
+        Of a training that was cut off, those up to its checkpoint remain. They are
+        taken from there: the last lines here may have been lost.
         """
         file = self.path / "metrics.jsonl"
-        if not file.exists():
-            return
-        lines = file.read_bytes().splitlines(keepends=True)
+        lines = file.read_bytes().splitlines(keepends=True) if file.exists() else []
         whole = [(_key(line, file), line) for line in lines if line.endswith(b"\n")]
         finished = [(key, line) for key, line in whole if key in self._rows]
-        finished.sort(key=lambda pair: pair[0][0])
-        kept = [line for _, line in finished]
+        begun = [
+            (key, _metrics_line(values).encode())
+            for key, folder in self._resumes().items()
+            if key not in self._rows
+            for values in checkpoints.position(folder)["metrics"]
+        ]
+        ordered = sorted(finished + begun, key=lambda pair: pair[0][0])
+        kept = [line for _, line in ordered]
         if kept != lines:
             with _told(file):
                 _write(file, b"".join(kept))
@@ -262,6 +279,47 @@ class WorkDirectory:
             model.save_weights(elsewhere)
             _write(file, elsewhere.read_bytes())
 
+    def _resume(self, replicate, branch, round):
+        name = f"replicate{replicate}-{branch}-round{round:02d}-resume"
+        return self.path / "checkpoints" / name
+
+    def _resumes(self):
+        """The folders that trainings can be gone on with from, by `Row.key`."""
+        folders = sorted((self.path / "checkpoints").glob("*-resume"))
+        names = [_RESUME.fullmatch(folder.name) for folder in folders]
+        return {
+            (int(name[1]), name[2], int(name[3])): folder
+            for name, folder in zip(names, folders, strict=True)
+            if name
+        }
+
+    def _tidy_checkpoints(self):
+        """Makes each checkpoint that is found later one to go on from."""
+        for key, folder in self._resumes().items():
+            if key in self._rows:
+                checkpoints.remove(folder)
+            else:
+                checkpoints.tidy(folder)
+
+    def save_checkpoint(self, key, state, position):
+        """Writes what a training can be gone on with from; see `checkpoints.save`.
+
+        Args:
+            key: the training's (replicate, branch, round).
+            state: `tf.train.Checkpoint`.
+            position: dict; "metrics" are the arguments of its calls of `add_metrics`.
+        """
+        with _told(self._resume(*key)) as folder:
+            checkpoints.save(folder, state, position)
+
+    def position(self, key):
+        """The position of a training's last checkpoint, or None if there is none."""
+        return checkpoints.position(self._resume(*key))
+
+    def restore(self, key, state):
+        """Reads the last checkpoint's state; see `checkpoints.restore`."""
+        checkpoints.restore(self._resume(*key), state)
+
 
 def as_flags(settings):
     """Settings as the lines of a flagfile."""
@@ -295,6 +353,15 @@ def read_rows(path):
         raise _damaged(file, error) from error
 
 
+def _metrics_line(values):
+    """A line of metrics.jsonl: JSON knows no numbers that are not finite."""
+    values = {
+        name: None if isinstance(value, float) and not math.isfinite(value) else value
+        for name, value in values.items()
+    }
+    return json.dumps(values) + "\n"
+
+
 def _parse_json(text, file):
     """The JSON object in `text`."""
     try:
@@ -324,7 +391,7 @@ def _damaged(file, error):
 
 def _check_ours(path):
     """Raises InputError for a folder with files of something else."""
-    ours = ("config.json", "metrics.jsonl", "results.csv")
+    ours = ("run.lock", "config.json", "metrics.jsonl", "results.csv")
     names = {file.name for file in path.iterdir()} if path.is_dir() else set()
     if names and not names.intersection(ours):
         raise InputError(

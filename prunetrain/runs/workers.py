@@ -20,11 +20,18 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 import traceback
 import warnings
 from multiprocessing import connection as connections
 
 from prunetrain.errors import InputError, RunError
+from prunetrain.runs import signals
+
+# How long workers may take to save what they are at.
+_STOP_SECONDS = 10
+# A signal that is only noted does not end a wait.
+_POLL_SECONDS = 0.1
 
 
 def run(module, job, logs, num_workers, targets, on_failure):
@@ -44,31 +51,50 @@ def run(module, job, logs, num_workers, targets, on_failure):
 
     Raises:
         InputError: a worker found the user's input wrong; all workers are ended.
+        signals.Stopped: a signal came; the workers have been told, and have ended.
     """
     num_workers = min(num_workers, len(logs))
     start = functools.partial(Worker, module, job, max(1, num_cores() // num_workers))
     targets = {**targets, "warnings": warnings}
     waiting, busy, failures = collections.deque(logs.items()), {}, []
     try:
-        while waiting or busy:
-            while waiting and len(busy) < num_workers:
-                worker = start(*waiting.popleft())
-                busy[worker.pipe] = worker
-            for pipe in connections.wait(busy):
-                worker = busy[pipe]
-                ended, problem = worker.attend(targets)
-                if ended and waiting and not problem:
-                    worker.begin(*waiting.popleft())
-                elif ended:
-                    del busy[pipe]
-                    problem = worker.end(problem)
-                    if problem:
-                        failures.append((worker.task, problem))
-                        on_failure(*failures[-1])
+        # A message that is being read must not be cut off by a signal.
+        with signals.deferred() as stop:
+            while waiting or busy:
+                while waiting and len(busy) < num_workers:
+                    worker = start(*waiting.popleft())
+                    busy[worker.pipe] = worker
+                pipes = connections.wait(busy, timeout=_POLL_SECONDS)
+                if stop:
+                    _stop(busy, targets)
+                    stop.obey()
+                for pipe in pipes:
+                    worker = busy[pipe]
+                    ended, problem = worker.attend(targets)
+                    if ended and waiting and not problem:
+                        worker.begin(*waiting.popleft())
+                    elif ended:
+                        del busy[pipe]
+                        problem = worker.end(problem)
+                        if problem:
+                            failures.append((worker.task, problem))
+                            on_failure(*failures[-1])
     finally:
         for worker in busy.values():
             worker.end()
     return failures
+
+
+def _stop(busy, targets):
+    """Has the workers save what they are at, and do what they ask for meanwhile."""
+    for worker in busy.values():
+        worker.terminate()
+    deadline = time.monotonic() + _STOP_SECONDS
+    while busy and time.monotonic() < deadline:
+        for pipe in connections.wait(busy, timeout=_POLL_SECONDS):
+            ended, _ = busy[pipe].attend(targets)
+            if ended:
+                busy.pop(pipe).end()
 
 
 def num_cores():
@@ -142,6 +168,10 @@ class Worker:
             how = f"killed by signal {-code}" if code < 0 else f"exit code {code}"
             return "failed", f"its process ended unexpectedly ({how})"
 
+    def terminate(self):
+        """Has the process save what it is at, and end."""
+        self._process.terminate()
+
     def end(self, problem=None):
         """Ends the process; returns the problem, if any, with the log to read."""
         self._process.kill()
@@ -192,6 +222,7 @@ def serve(prepare):
     """
     # Ctrl-C reaches every process of a terminal; it is for the parent to end this one.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signals.handle(signal.SIGTERM)
     pipe = connections.Connection(int(sys.argv[1]))
     inbox = queue.SimpleQueue()
     threading.Thread(target=_receive, args=(pipe, inbox), daemon=True).start()
@@ -204,6 +235,8 @@ def serve(prepare):
             _write_to(log)
             do(task)
             pipe.send(("done",))
+    except signals.Stopped as stopped:
+        sys.exit(128 + stopped.number)
     except InputError as error:
         pipe.send(("wrong input", error))
     except RunError as error:

@@ -1,6 +1,7 @@
 """The loops: which batches, the mathematics in every mode, one trace, exact zeros."""
 
 import gc
+import itertools
 import math
 import os
 import subprocess
@@ -119,6 +120,20 @@ def test_steps_in_one_call_are_the_steps_of_many_calls(counter):
     apart = [counter.visits(step, 1) for step in range(3, 14)]
     assert together == np.sum(apart, 0).tolist()
     assert together == counter.expected(3, 11, seed=5)
+
+
+@modes
+def test_the_sum_of_the_losses_has_the_same_bits_however_the_steps_are_cut(mode):
+    totals = []
+    for cuts in ([0, 23], [0, 1, 2, 9, 23], list(range(24))):
+        loop, _ = make_loop(toys.mlp(), keras.optimizers.Adam(0.01), mode, seed=3)
+        total = 0.5
+        for first, end in itertools.pairwise(cuts):
+            total = loop.add_losses(total, first, end - first)
+        totals.append(float(total))
+        assert loop.num_traces == 1
+    assert totals[0] > 0.5
+    assert totals == totals[:1] * 3
 
 
 def test_shuffled_is_a_permutation_that_epoch_and_seed_change():

@@ -6,7 +6,7 @@ ends, so that none is ever left over. What stands in the file only tells who it 
 
 import fcntl
 import os
-import socket
+import platform
 import weakref
 
 from prunetrain.errors import InputError
@@ -53,6 +53,6 @@ def acquire(file):
             "--workdir"
         ) from None
     os.ftruncate(descriptor, 0)
-    os.write(descriptor, f"process {os.getpid()} on {socket.gethostname()}\n".encode())
+    os.write(descriptor, f"process {os.getpid()} on {platform.node()}\n".encode())
     _held[key] = held = Lock(descriptor)
     return held

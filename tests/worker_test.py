@@ -63,7 +63,8 @@ def left(path):
         elif name == "results.csv":
             rows = list(csv.DictReader(io.StringIO(file.read_text())))
             found[name] = [{**row, "train_seconds": ""} for row in rows]
-        elif name not in ("config.json", "flags.txt"):
+        # Settings that bind nobody, and threads, may differ.
+        elif name not in ("config.json", "flags.txt", "environment.json"):
             found[name] = file.is_file() and file.read_bytes()
     return found
 

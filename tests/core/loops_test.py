@@ -483,7 +483,7 @@ def test_five_rounds_under_xla_compile_in_the_first_only(tmp_path):
         text=True,
     ).stdout
     compiled = [int(line) for line in output.split()]
-    # The loop; for each kernel, and for the pool, finiteness and selection.
+    # The loop; selection for each of two kernels, and for the pool.
     assert compiled == [4] * 5
 
 

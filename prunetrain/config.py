@@ -16,7 +16,7 @@ from prunetrain.models import MODELS
 from prunetrain.pruning.allocation import ALLOCATIONS
 from prunetrain.pruning.criteria import CRITERIA
 from prunetrain.pruning.patterns import PATTERNS
-from prunetrain.registry import nearest
+from prunetrain.registry import is_import_path, nearest, parse_arguments
 
 OPTIMIZERS = (
     "adadelta",
@@ -69,8 +69,12 @@ def _option(
     above=None,
     below=None,
     binding=True,
+    importable=False,
 ):
-    """A field; one that is not `binding` may change while a run goes on."""
+    """A field; one that is not `binding` may change while a run goes on.
+
+    `choices` that are `importable` may also be package.module:function.
+    """
     metadata = {
         "group": group,
         "help": help,
@@ -80,6 +84,7 @@ def _option(
         "above": above,
         "below": below,
         "binding": binding,
+        "importable": importable,
     }
     return dataclasses.field(default=default, metadata=metadata)
 
@@ -279,6 +284,16 @@ class Config:
             rates[pattern] = rate
         return rates
 
+    def arguments(self, name):
+        """A field such as `optimizer_args` as a dict of keyword arguments."""
+        text = getattr(self, name)
+        try:
+            return parse_arguments(text)
+        except ValueError as error:
+            raise ConfigError(
+                name, text, f"{error}, for example momentum=0.9,nesterov=True"
+            ) from error
+
     def as_dict(self):
         """The fields as they are written to config.json: all but the work directory."""
         fields = dataclasses.asdict(self)
@@ -354,10 +369,12 @@ def _range(field):
 
 
 def _check_choice(field, value):
-    choices = field.metadata["choices"]
-    if choices is not None and value not in choices:
-        raise ConfigError(
-            field.name,
-            value,
-            f"must be one of {', '.join(choices)}{nearest(value, choices)}",
-        )
+    choices, importable = field.metadata["choices"], field.metadata["importable"]
+    if choices is None or value in choices or (importable and is_import_path(value)):
+        return
+    own = " or package.module:function" if importable else ""
+    raise ConfigError(
+        field.name,
+        value,
+        f"must be one of {', '.join(choices)}{own}{nearest(value, choices)}",
+    )

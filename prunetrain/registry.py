@@ -1,6 +1,13 @@
 """Named alternatives: a flag value, its help and its error message come from here."""
 
+import ast
 import difflib
+import importlib
+import re
+
+from prunetrain.errors import InputError
+
+_IMPORT_PATH = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
 
 
 def nearest(received, names):
@@ -9,8 +16,56 @@ def nearest(received, names):
     return f" (did you mean {' or '.join(map(repr, near))}?)" if near else ""
 
 
+def is_import_path(name):
+    """Whether `name` has the form package.module:function."""
+    return bool(_IMPORT_PATH.fullmatch(name))
+
+
+def imported(kind, path):
+    """What `package.module:function` names. Importing runs the module's code.
+
+    Raises:
+        InputError: there is no such module, or nothing of that name in it.
+    """
+    module, _, name = path.partition(":")
+    try:
+        found = importlib.import_module(module)
+        for part in name.split("."):
+            found = getattr(found, part)
+    except (ImportError, AttributeError) as error:
+        raise InputError(
+            f"`{kind}` must name a function that can be imported, as "
+            f"package.module:function ({error}). Received: {kind}={path!r}"
+        ) from error
+    return found
+
+
+def parse_arguments(text):
+    """Keyword arguments as they are typed, `name=value,…`, as a dict.
+
+    Values are Python literals, or words, which stand for themselves: nothing is run.
+
+    Raises:
+        ValueError: the text is something else.
+    """
+    rule = "must be name=value,… with literals or words as values"
+    try:
+        call = ast.parse(f"f({text})", mode="eval").body
+        plain = isinstance(call, ast.Call) and isinstance(call.func, ast.Name)
+        names = [word.arg for word in call.keywords] if plain else [None]
+        if None in names or call.args or len(set(names)) < len(names):
+            raise ValueError(rule)
+        return {word.arg: _literal(word.value) for word in call.keywords}
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise ValueError(rule) from error
+
+
+def _literal(node):
+    return node.id if isinstance(node, ast.Name) else ast.literal_eval(node)
+
+
 class Registry(dict):
-    """Functions by name.
+    """Functions by name; one of the user's own goes by package.module:function.
 
     Args:
         kind: what the functions are, as the argument that selects one is called.
@@ -30,7 +85,9 @@ class Registry(dict):
         return add
 
     def __missing__(self, name):
+        if is_import_path(str(name)):
+            return imported(self.kind, name)
         raise ValueError(
-            f"`{self.kind}` must be one of {', '.join(self)}{nearest(name, self)}. "
-            f"Received: {self.kind}={name!r}"
+            f"`{self.kind}` must be one of {', '.join(self)}{nearest(name, self)}, or "
+            f"package.module:function. Received: {self.kind}={name!r}"
         )

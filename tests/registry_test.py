@@ -1,8 +1,12 @@
 """Registry: functions by name, and the message for a name that is not there."""
 
+import fractions
+import os
+
 import pytest
 
-from prunetrain.registry import Registry, nearest
+from prunetrain.errors import InputError
+from prunetrain.registry import Registry, is_import_path, nearest, parse_arguments
 from tests import toys
 
 
@@ -53,3 +57,66 @@ def test_nearest_suggests_only_what_is_near(received, expected):
 def test_nearest_suggests_two_names_at_most():
     text = nearest("adam", ["adam1", "adam2", "adam3"])
     assert text.count("'adam") == 2
+
+
+# Functions of the user's own
+
+
+def test_an_import_path_is_found_without_being_registered(pets):
+    assert pets["os.path:join"] is os.path.join
+    assert pets["fractions:Fraction.limit_denominator"] is (
+        fractions.Fraction.limit_denominator
+    )
+
+
+@pytest.mark.parametrize(
+    ("path", "problem"),
+    [
+        ("no_such_module:function", "No module named 'no_such_module'"),
+        ("os.path:no_such_function", "no attribute 'no_such_function'"),
+    ],
+)
+def test_what_cannot_be_imported_is_told_with_the_reason(path, problem, pets):
+    with toys.raises(InputError, "`pet`", "package.module:function", problem, path):
+        pets[path]
+
+
+@pytest.mark.parametrize(
+    "name", ["", ":", "a:", ":b", "a.b", "a b:c", "a..b:c", "../a:b", "1a:b", "C:\\x"]
+)
+def test_other_text_with_a_colon_is_no_import_path(name, pets):
+    assert not is_import_path(name)
+    with toys.raises(ValueError, "`pet` must be one of cat, hamster", "Received"):
+        pets[name]
+
+
+# Arguments
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", {}),
+        ("momentum=0.9", {"momentum": 0.9}),
+        ("momentum=.9,nesterov=True", {"momentum": 0.9, "nesterov": True}),
+        ("a=-1, b=None,", {"a": -1, "b": None}),
+        ("shape=(32, 32, 3)", {"shape": (32, 32, 3)}),
+        ("steps=[1,2],rates={'a': 0.5}", {"steps": [1, 2], "rates": {"a": 0.5}}),
+        ("loss=cosine,name='a,b=c'", {"loss": "cosine", "name": "a,b=c"}),
+    ],
+)
+def test_arguments_are_literals_or_words(text, expected):
+    assert parse_arguments(text) == expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("0.9", "momentum", "=1", "a=", "a=1 b=2", "a=1,a=2", "a=b.c", "**{'a': 1}"),
+        *("*[1]", "a=1)(b=2", "a=1)+f(b=2", "a=print(1)", "a=[x for x in y]", "a=1\0"),
+        *("a=" + "(" * 10_000 + ")" * 10_000, "a=lambda: 1", "a=(b:=1)", "\n#"),
+    ],
+)
+def test_what_is_no_list_of_arguments_is_refused_without_being_run(text):
+    with toys.raises(ValueError, "name=value"):
+        parse_arguments(text)

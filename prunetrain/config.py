@@ -13,27 +13,12 @@ import re
 from prunetrain.data import DATASETS, SCALINGS
 from prunetrain.errors import InputError
 from prunetrain.models import MODELS
+from prunetrain.optimizers import OPTIMIZERS, SCHEDULES
 from prunetrain.pruning.allocation import ALLOCATIONS
 from prunetrain.pruning.criteria import CRITERIA
 from prunetrain.pruning.patterns import PATTERNS
 from prunetrain.registry import is_import_path, nearest, parse_arguments
 
-OPTIMIZERS = (
-    "adadelta",
-    "adafactor",
-    "adagrad",
-    "adam",
-    "adamax",
-    "adamw",
-    "ftrl",
-    "lamb",
-    "lion",
-    "muon",
-    "nadam",
-    "rmsprop",
-    "schedulefreeadamw",
-    "sgd",
-)
 COMPILE_MODES = {
     "auto": "hybrid for max pooling and, on a CPU, for convolutions, else xla",
     "xla": "the whole loop",
@@ -160,10 +145,41 @@ class Config:
     )
     model: str = _option("Model", "lenet_300_100", "the network", choices=MODELS)
     optimizer: str = _option(
-        "Training", "adam", "a Keras optimizer", choices=dict.fromkeys(OPTIMIZERS, "")
+        "Training",
+        "adam",
+        "a Keras optimizer, or package.module:Class",
+        choices=dict.fromkeys(OPTIMIZERS, ""),
+        importable=True,
+    )
+    optimizer_args: str = _option(
+        "Training",
+        "",
+        "what else the optimizer takes, for example momentum=0.9,nesterov=True, "
+        "weight_decay=1e-4, global_clipnorm=1.0 or gradient_accumulation_steps=4",
+        unit="name=value,…",
     )
     learning_rate: float = _option(
-        "Training", 1.2e-3, "constant over the training", above=0, below=math.inf
+        "Training", 1.2e-3, "where the schedule starts", above=0, below=math.inf
+    )
+    learning_rate_schedule: str = _option(
+        "Training",
+        "constant",
+        "the learning rate over the steps",
+        choices=SCHEDULES,
+        importable=True,
+    )
+    learning_rate_schedule_args: str = _option(
+        "Training",
+        "",
+        "what the schedule takes, for example boundaries=(20000,25000)",
+        unit="name=value,…",
+    )
+    warmup_steps: int = _option(
+        "Training",
+        0,
+        "first steps, over which the learning rate rises in a straight line",
+        unit="steps",
+        low=0,
     )
     batch_size: int = _option(
         "Training", 60, "examples in a step", unit="examples", low=1
@@ -247,6 +263,9 @@ class Config:
             )
         self.rates_by_pattern()
         self.checkpoint_interval()
+        for field in dataclasses.fields(self):
+            if field.name.endswith("_args"):
+                self.arguments(field.name)
 
     def checkpoint_interval(self):
         """`checkpoint_every` as `(steps, seconds)`, one of them infinite."""

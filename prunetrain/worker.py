@@ -4,6 +4,7 @@
 """
 
 from prunetrain import experiment
+from prunetrain import lab as labs
 from prunetrain.config import Config, ConfigError
 from prunetrain.runs import workers
 
@@ -13,7 +14,7 @@ def prepare(job, remote):
     settings, directory = job
     config, display = _config(settings), remote("display")
     directory = Directory(directory, remote("directory"))
-    lab = experiment.open_lab(config, directory)
+    lab = labs.open_lab(config, directory)
 
     def train(replicate):
         experiment.find_tickets(lab, config, replicate, directory, display)

@@ -2,19 +2,16 @@
 
 import dataclasses
 import fractions
-import inspect
 import math
 import pickle
 
-import keras
 import numpy as np
 import pytest
 
-from prunetrain import config, data, errors, experiment, models
+from prunetrain import config, data, errors, models, optimizers
 from prunetrain.config import Config
 from prunetrain.core import steps
 from prunetrain.pruning import allocation, criteria, patterns
-from tests import toys
 
 FIELDS = {field.name: field for field in dataclasses.fields(Config)}
 
@@ -25,6 +22,8 @@ def names(*types):
 
 INTEGERS, FLOATS, TEXTS = names(int), names(float), names(str)
 CHOICES = [name for name in TEXTS if FIELDS[name].metadata["choices"]]
+ARGUMENTS = [name for name in TEXTS if name.endswith("_args")]
+IMPORTABLE = [name for name in CHOICES if FIELDS[name].metadata["importable"]]
 LISTS = [name for name in FIELDS if name not in {*INTEGERS, *FLOATS, *TEXTS}]
 
 
@@ -43,7 +42,8 @@ def refused(field, value, *fragments, **others):
 def test_every_field_belongs_to_a_kind_that_is_tested_below():
     assert LISTS == ["layer_rates", "controls"]
     assert FLOATS == ["learning_rate", "prune_rate"]
-    assert set(TEXTS) - set(CHOICES) == {"workdir", "data_dir", "checkpoint_every"}
+    others = {"workdir", "data_dir", "checkpoint_every"}
+    assert set(TEXTS) - set(CHOICES) - set(ARGUMENTS) == others
 
 
 # Wrong values
@@ -207,6 +207,25 @@ def test_the_last_equals_sign_parts_pattern_and_rate():
     assert given.rates_by_pattern() == {"(?=h).*": 0.25, "output": 0.0}
 
 
+@pytest.mark.parametrize("field", ARGUMENTS)
+@pytest.mark.parametrize("text", ["0.9", "momentum", "a=1,a=2", "a=print(1)", "a=b c"])
+def test_arguments_must_be_names_with_literals(field, text):
+    refused(field, text, "name=value", "for example")
+
+
+@pytest.mark.parametrize("field", ARGUMENTS)
+def test_arguments_are_taken_apart_when_they_are_asked_for(field):
+    assert Config().arguments(field) == {}
+    given = Config(**{field: "a=1e-3,b=(1,2),c=word"})
+    assert given.arguments(field) == {"a": 1e-3, "b": (1, 2), "c": "word"}
+
+
+@pytest.mark.parametrize("field", IMPORTABLE)
+def test_a_function_of_the_users_own_may_be_named_by_its_import_path(field):
+    assert getattr(Config(**{field: "my_module.part:make"}), field)
+    refused(field, "my_module.make", "must be one of", "or package.module:function")
+
+
 def test_a_config_is_frozen():
     with pytest.raises(dataclasses.FrozenInstanceError):
         Config().seed = 1
@@ -258,6 +277,7 @@ def test_what_changes_nothing_about_the_results_is_free():
     [
         ("dataset", data.DATASETS),
         ("scaling", data.SCALINGS),
+        ("learning_rate_schedule", optimizers.SCHEDULES),
         ("model", models.MODELS),
         ("criterion", criteria.CRITERIA),
         ("allocation", allocation.ALLOCATIONS),
@@ -272,27 +292,3 @@ def test_a_name_that_is_registered_is_at_once_a_setting(field, registry, monkeyp
 
 def test_compile_modes_are_those_of_the_steps():
     assert tuple(config.COMPILE_MODES) == steps.COMPILE_MODES
-
-
-@pytest.mark.parametrize("name", config.OPTIMIZERS)
-def test_every_optimizer_that_is_named_exists(name):
-    optimizer = experiment.make_optimizer(name, 0.25)
-    assert type(optimizer).__name__.lower() == name
-    assert float(optimizer.learning_rate) == 0.25
-
-
-def test_every_optimizer_of_keras_is_named():
-    classes = {
-        name.lower()
-        for name, value in vars(keras.optimizers).items()
-        if inspect.isclass(value) and issubclass(value, keras.optimizers.Optimizer)
-    }
-    # These hold other optimizers, or are the base of all.
-    classes -= {"optimizer", "lossscaleoptimizer", "multioptimizer", "optimizermap"}
-    assert set(config.OPTIMIZERS) == classes
-
-
-def test_an_optimizer_that_this_keras_lacks_is_refused(monkeypatch):
-    monkeypatch.delattr(keras.optimizers, "Muon")
-    with toys.raises(config.ConfigError, "`optimizer`", "muon", keras.__version__):
-        experiment.make_optimizer("muon", 0.1)

@@ -16,7 +16,8 @@ import tensorflow as tf
 
 import prunetrain as pt
 from prunetrain import config as config_lib
-from prunetrain import errors, experiment
+from prunetrain import errors, experiment, models, training
+from prunetrain import lab as lab_lib
 from prunetrain.runs import progress, signals, workdir
 from tests import tiny, toys
 
@@ -49,7 +50,7 @@ class Labs:
     """
 
     def __init__(self):
-        self.make, self._labs = experiment.Lab, {}
+        self.make, self._labs = lab_lib.Lab, {}
 
     def __call__(self, config, compile):
         free = {"steps_per_loop": 1, "checkpoint_every": "60s"}
@@ -73,7 +74,7 @@ class Labs:
 def labs():
     lender = Labs()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(experiment, "Lab", lender)
+        patch.setattr(lab_lib, "Lab", lender)
         yield lender
 
 
@@ -467,7 +468,7 @@ def test_a_run_goes_on_in_a_new_lab(wholes, tmp_path, monkeypatch, labs):
 
     with pytest.raises(KeyboardInterrupt):
         experiment.run(whole.config, tmp_path, CutAtControl())
-    monkeypatch.setattr(experiment, "Lab", labs.make)
+    monkeypatch.setattr(lab_lib, "Lab", labs.make)
     experiment.run(whole.config, tmp_path, Recorder())
     assert left(tmp_path) == left(whole.directory.path)
 
@@ -557,9 +558,11 @@ def normed(input_shape, num_classes):
 
 @pytest.fixture
 def normed_settings(monkeypatch):
-    monkeypatch.setitem(experiment.MODELS, "normed", normed)
+    monkeypatch.setitem(models.MODELS, "normed", normed)
     return settings(
         **{"model": "normed", "rewind_step": 5, "rounds": 1, "controls": "reinit"},
+        **{"optimizer": "sgd", "optimizer_args": "momentum=0.9", "learning_rate": 0.1},
+        **{"learning_rate_schedule": "exponential", "warmup_steps": 3},
         checkpoint_every="100",
     )
 
@@ -599,7 +602,7 @@ def test_a_new_lab_goes_on_to_the_same_bits_with_batch_norm_and_dropout(
 ):
     # In round 1, after the point to rewind to.
     assert stopped(normed_settings, tmp_path / "cut", 16).reached[0][2] == 1
-    monkeypatch.setattr(experiment, "Lab", labs.make)
+    monkeypatch.setattr(lab_lib, "Lab", labs.make)
     again = perform(normed_settings, tmp_path / "cut")
     assert again.said[0].startswith("goes on at replicate 0 round 1 ticket step ")
     assert all_left(tmp_path / "cut") == all_left(undisturbed)
@@ -656,10 +659,10 @@ def test_checkpoints_are_due_by_steps_or_by_the_clock_and_at_the_end(every, save
     directory = types.SimpleNamespace(
         save_checkpoint=lambda key, state, position: found.append(position["step"])
     )
-    saves = experiment.Saves(lab, directory, None, experiment.Progress(0))
+    saves = training.Saves(lab, directory, None, training.Progress(0))
     for step in range(13):
         if saves.due(step):
-            saves.save(experiment.Progress(step))
+            saves.save(training.Progress(step))
     assert found == saved
 
 
@@ -686,15 +689,13 @@ def test_a_dispatch_is_as_long_as_the_measured_speed_allows(labs):
 
 
 def test_progress_round_trips_as_json_to_the_bit():
-    best = experiment.Evaluation(4, 0.1 + 0.2, 0.7)
-    progress = experiment.Progress(
-        7, best, best, tf.constant(0.1), 3, 1 / 3, [{"a": 1}]
-    )
+    best = lab_lib.Evaluation(4, 0.1 + 0.2, 0.7)
+    progress = training.Progress(7, best, best, tf.constant(0.1), 3, 1 / 3, [{"a": 1}])
     text = json.dumps(progress.as_dict())
-    again = experiment.Progress.from_dict(json.loads(text))
+    again = training.Progress.from_dict(json.loads(text))
     assert again == dataclasses.replace(progress, total_loss=float(np.float32(0.1)))
-    assert experiment.Progress.from_dict(experiment.Progress(0).as_dict()) == (
-        experiment.Progress(0)
+    assert training.Progress.from_dict(training.Progress(0).as_dict()) == (
+        training.Progress(0)
     )
 
 
@@ -727,7 +728,7 @@ def test_a_run_on_other_ground_is_warned_of_its_bits(labs, tmp_path):
     config = settings(rounds=0)
     begun(tmp_path, config, compile_mode="graph", tensorflow="1.0")
     with pytest.warns(UserWarning, match=r"tensorflow was 1\.0, is 2.*last bits"):
-        experiment.open_lab(config, workdir.WorkDirectory(tmp_path, config.as_dict()))
+        lab_lib.open_lab(config, workdir.WorkDirectory(tmp_path, config.as_dict()))
 
 
 @pytest.mark.parametrize("mode", ["warp", None, 5, ["xla"]])
@@ -736,19 +737,19 @@ def test_a_compile_mode_that_is_none_is_damage(mode, tmp_path):
     begun(tmp_path, config, compile_mode=mode)
     directory = workdir.WorkDirectory(tmp_path, config.as_dict())
     with toys.raises(errors.InputError, "environment.json", "damaged", repr(mode)):
-        experiment.open_lab(config, directory)
+        lab_lib.open_lab(config, directory)
 
 
 def test_xla_is_refused_for_max_pooling():
     config = settings(model="lenet5", dataset="mnist", data_dir="", compile="xla")
     with toys.raises(errors.InputError, "compile", "hybrid", "max pooling"):
-        experiment.Lab(config, "xla")
+        lab_lib.Lab(config, "xla")
 
 
 @pytest.mark.parametrize(("mode", "binds"), [("xla", False), ("hybrid", True)])
 def test_the_number_of_threads_counts_where_bits_depend_on_it(mode, binds, monkeypatch):
     monkeypatch.setenv("TF_NUM_INTRAOP_THREADS", "3")
-    assert experiment.environment(mode).get("threads") == (3 if binds else None)
+    assert lab_lib.environment(mode).get("threads") == (3 if binds else None)
 
 
 def test_a_finished_run_trains_nothing_and_says_so(whole, labs):
@@ -892,7 +893,7 @@ def test_the_folder_of_the_config_serves_when_none_is_given(tmp_path, monkeypatc
         started.append(config)
         raise StopError
 
-    monkeypatch.setattr(experiment, "Lab", stop)
+    monkeypatch.setattr(lab_lib, "Lab", stop)
     monkeypatch.chdir(tmp_path)
     for workdir_, given, expected in (
         ("", None, "runs"),
@@ -924,7 +925,7 @@ def test_dispatches_end_where_something_is_to_be_done(changes, stops):
     )
     found, step = [], 0
     while step < 25:
-        step = experiment.next_stop(config, step)
+        step = training.next_stop(config, step)
         found.append(step)
     assert found == stops
 
@@ -1033,7 +1034,7 @@ class Curve:
 
     def evaluate(self, split, step):
         assert (split, step) == ("validation", self.step)
-        return experiment.Evaluation(step, self._losses[step], 0.5)
+        return lab_lib.Evaluation(step, self._losses[step], 0.5)
 
 
 class Ignore:
@@ -1044,8 +1045,8 @@ class Ignore:
 
 
 def train(lab, take_rewind_point):
-    progress = experiment.Progress(0)
-    return experiment.train(lab, progress, Ignore(), Ignore(), take_rewind_point)
+    progress = training.Progress(0)
+    return training.train(lab, progress, Ignore(), Ignore(), take_rewind_point)
 
 
 @pytest.mark.parametrize(
@@ -1070,9 +1071,3 @@ def test_the_point_to_rewind_to_is_taken_once_and_in_time(step):
     lab = Curve([4.0, 3.0, 2.0, 1.0], rewind_step=step)
     train(lab, True)
     assert [call for call in lab.calls if call[0] == "rewind"] == [("rewind", step)]
-
-
-def test_keras_optimizers_are_made_by_name():
-    optimizer = experiment.make_optimizer("lamb", 0.5)
-    assert isinstance(optimizer, keras.optimizers.Lamb)
-    assert float(optimizer.learning_rate) == 0.5

@@ -230,7 +230,8 @@ def test_a_signalled_run_goes_on_to_the_bits_of_one_that_was_left_alone(
     assert (found, err.count("\n")) == (code, 1)
     outcome = tiny.command(*words, cwd=tmp_path)
     assert (outcome.code, outcome.stderr) == (0, "")
-    assert "goes on at replicate 0 round 0 ticket step " in outcome.stdout
+    # With workers, one of them may not have begun to train.
+    assert re.search(r"goes on at replicate \d round 0 ticket step ", outcome.stdout)
     (tmp_path / "run" / "accuracy.png").unlink()
     (tmp_path / "run" / "run.lock").unlink()
     run(dataclasses.replace(config, parallel_replicates=1), tmp_path / "whole")

@@ -6,11 +6,11 @@ import io
 import pytest
 import rich.console
 
-from prunetrain import experiment
+from prunetrain import lab
 from prunetrain.runs import progress
 from tests import tiny
 
-EVALUATION = experiment.Evaluation(step=20, loss=0.25, accuracy=0.5)
+EVALUATION = lab.Evaluation(step=20, loss=0.25, accuracy=0.5)
 START = {"replicate": 0, "branch": "ticket", "round": 3, "kept": 0.512}
 LABEL = "replicate 0  round  3 ticket  51.20% of weights"
 

@@ -1,0 +1,283 @@
+"""What lives on the device during an experiment: model, optimizer, loops, snapshots.
+
+TensorFlow is loaded with the first `Lab`: a process that leaves the training to
+workers does without.
+"""
+
+import contextlib
+import dataclasses
+import platform
+import time
+import warnings
+
+import numpy as np
+
+from prunetrain import config as config_lib
+from prunetrain import data, optimizers
+from prunetrain.config import ConfigError
+from prunetrain.errors import InputError
+from prunetrain.lazy import keras, tf
+from prunetrain.models import MODELS
+from prunetrain.runs import workers
+
+# A signal waits for the end of a dispatch.
+_DISPATCH_SECONDS = 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Evaluation:
+    """Mean loss and accuracy (a fraction) over a split, at a step."""
+
+    step: int
+    loss: float
+    accuracy: float
+
+
+def open_lab(config, directory):
+    """A `Lab` in the compile mode that the run began with, whatever "auto" picks now.
+
+    What has changed since then and may change bits is a warning.
+    """
+    began = directory.environment()
+    compile = began.get("compile_mode", config.compile)
+    if compile not in list(config_lib.COMPILE_MODES):
+        raise InputError(
+            f"{directory.path / 'environment.json'} is damaged: compile_mode must be "
+            f"one of {', '.join(config_lib.COMPILE_MODES)}. Received: {compile!r}. "
+            "Restore it, or start again in another --workdir"
+        )
+    lab = Lab(config, compile)
+    now = environment(lab.loop.mode)
+    changes = [
+        f"{name} was {began[name]}, is {value}"
+        for name, value in now.items()
+        if began.get(name, value) != value
+    ]
+    if changes:
+        warnings.warn(
+            f"{directory.path} began on other ground ({'; '.join(changes)}): what is "
+            "trained now may differ in the last bits from what would have been",
+            stacklevel=2,
+        )
+    directory.record_environment(now)
+    return lab
+
+
+def environment(compile_mode):
+    """What the bits of a run depend on besides its settings."""
+    # XLA's programs give the same bits on any number of threads, oneDNN's kernels not.
+    threads = {} if compile_mode == "xla" else {"threads": workers.num_threads()}
+    return {
+        "compile_mode": compile_mode,
+        **threads,
+        "devices": ", ".join(d.device_type for d in tf.config.list_logical_devices()),
+        "machine": platform.machine(),
+        "python": platform.python_version(),
+        "tensorflow": tf.__version__,
+        "keras": keras.__version__,
+        "numpy": np.__version__,
+    }
+
+
+class Lab:
+    """What an experiment keeps on the device, built once: nothing is traced twice.
+
+    Args:
+        config: `Config`.
+        compile: compile mode, in place of `config.compile`.
+
+    Raises:
+        InputError: the settings do not fit the model or the data.
+    """
+
+    def __init__(self, config, compile):
+        from prunetrain.core import loops, pruned_model, snapshot, steps
+
+        tf.config.experimental.enable_op_determinism()
+        self.config = config
+        dataset = data.load_dataset(
+            config.dataset,
+            config.data_dir or None,
+            scaling=config.scaling,
+            validation_size=config.validation_size,
+        )
+        num_examples = len(dataset.train[1])
+        if config.batch_size > num_examples:
+            raise ConfigError(
+                "batch_size",
+                config.batch_size,
+                f"must be at most the {num_examples} training examples there are",
+            )
+        self._shapes = dataset.input_shape, dataset.num_classes
+        # Layers draw initial values from the global seed even if these are replaced.
+        keras.utils.set_random_seed(config.seed)
+        self.pruned = pruned_model.PrunedModel(self._make_model())
+        if compile == "xla" and steps.has_max_pooling(self.pruned.model):
+            raise ConfigError(
+                "compile",
+                compile,
+                "must be auto, hybrid or graph for a model with max pooling, whose "
+                "gradient XLA does not have deterministic",
+            )
+        self.optimizer = self._make_optimizer()
+        self._rates = self._rates_per_kernel()
+        loss_fn = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        self.loop = loops.make_train_loop(
+            self.pruned,
+            self.optimizer,
+            loss_fn,
+            *dataset.train,
+            config.batch_size,
+            compile=compile,
+        )
+        self._evaluate = {
+            split: loops.make_eval_loop(
+                self.pruned, loss_fn, *getattr(dataset, split), compile=self.loop.mode
+            )
+            for split in ("validation", "test")
+        }
+        self.rewind = snapshot.Snapshot(self.pruned, self.optimizer)
+        self.best = snapshot.Snapshot(self.pruned)
+        self.state = tf.train.Checkpoint(variables=self._variables())
+        self.clock = time.monotonic
+        # The first dispatches are short: how long a step takes is not known yet.
+        self._steps_in_time = 1
+
+    def _variables(self):
+        """Everything on the device that a training changes or goes on from."""
+        found = [
+            *(v.value for v in self.pruned.model.variables),
+            *(v.value for v in self.optimizer.variables),
+            *self.pruned.masks,
+            *self.rewind.variables,
+            *self.best.variables,
+            self.loop.seed,
+        ]
+        return list({id(variable): variable for variable in found}.values())
+
+    def make_dense(self):
+        """Masks that keep every weight."""
+        masks = [tf.ones_like(mask) for mask in self.pruned.masks]
+        self.pruned.set_masks(masks, allow_regrowth=True)
+
+    def draw_weights(self, seed):
+        """Fresh initial weights (under the present masks) and a fresh optimizer."""
+        keras.utils.set_random_seed(seed)
+        model, optimizer = self._make_model(), self._make_optimizer()
+        optimizer.build(model.trainable_variables)
+        for mine, fresh in (
+            (self.pruned.model.variables, model.variables),
+            (self.optimizer.variables, optimizer.variables),
+        ):
+            for variable, value in zip(mine, fresh, strict=True):
+                variable.assign(value)
+        self.pruned.apply_masks()
+        # Some optimizers' slots do not start at zero.
+        self.pruned.mask_slots(self.optimizer)
+
+    def train_to_rewind_point(self):
+        """From fresh weights to the point that a finished round 0 has passed."""
+        step = 0
+        while step < self.config.rewind_step:
+            _, step = self.advance(0.0, step, self.config.rewind_step)
+        self.rewind.update()
+
+    def advance(self, total_loss, step, limit):
+        """Trains from `step` towards `limit`, in one dispatch of a second at most.
+
+        That is how long a signal has to wait; the bits do not depend on it.
+
+        Returns:
+            `(total, step)`: `total_loss` plus the losses, and the step reached.
+        """
+        num_steps = min(limit - step, self.config.steps_per_loop, self._steps_in_time)
+        began = self.clock()
+        total_loss = self.loop.add_losses(total_loss, step, num_steps)
+        seconds = max(self.clock() - began, 1e-6)
+        self._steps_in_time = max(1, int(num_steps / seconds * _DISPATCH_SECONDS))
+        return total_loss, step + num_steps
+
+    def next_masks(self, seed):
+        """The next round's masks, from the trained weights, or why there are none.
+
+        Returns:
+            `(masks, None)`, or `(None, reason)`.
+        """
+        from prunetrain.pruning import prune
+
+        config = self.config
+        remaining = sum(layer.kept for layer in self.pruned.layer_sparsity())
+        try:
+            masks = prune.new_masks(
+                self.pruned,
+                rate=config.prune_rate,
+                criterion=config.criterion,
+                allocation=config.allocation,
+                pattern=config.pattern,
+                layer_rates=self._rates,
+                seed=seed,
+            )
+        except prune.NoWeightLeftError as error:
+            return None, str(error)
+        if remaining == sum(int(tf.math.count_nonzero(mask)) for mask in masks):
+            rate = f"a rate of {config.prune_rate:g}"
+            return None, f"{rate} prunes none of the {remaining} weights"
+        return masks, None
+
+    def evaluate(self, split, step):
+        """`Evaluation` of the present weights on "validation" or "test"."""
+        loss, correct, count = (float(value) for value in self._evaluate[split]())
+        return Evaluation(step, loss / count, correct / count)
+
+    def test_at(self, best, last):
+        """Test `Evaluation`s at the best and the last step; leaves the best weights."""
+        at_last = self.evaluate("test", last.step)
+        self.best.restore()
+        return self.evaluate("test", best.step), at_last
+
+    def _make_model(self):
+        return MODELS[self.config.model](*self._shapes)
+
+    def _make_optimizer(self):
+        config = self.config
+        with _arguments(config, "learning_rate_schedule_args") as arguments:
+            schedule = optimizers.SCHEDULES[config.learning_rate_schedule]
+            rate = schedule(config.learning_rate, config.train_steps, **arguments)
+        rate = optimizers.with_warmup(rate, config.warmup_steps)
+        with _arguments(config, "optimizer_args") as arguments:
+            return optimizers.make_optimizer(config.optimizer, rate, **arguments)
+
+    def _rates_per_kernel(self):
+        """`layer_rates`, or by default half the rate for the output layer."""
+        from prunetrain.pruning import prune
+
+        config = self.config
+        paths = [kernel.path for kernel in self.pruned.kernels]
+        if config.layer_rates:
+            try:
+                return prune.fractions_by_path(
+                    paths, config.rates_by_pattern(), config.prune_rate
+                )
+            except ValueError as error:
+                raise ConfigError(
+                    "layer_rates",
+                    ",".join(config.layer_rates),
+                    f"does not fit: {error}",
+                ) from error
+        if config.allocation != "layerwise":
+            return None
+        # Frankle & Carbin 2019, figure 2: the output layer at half the rate.
+        return [config.prune_rate] * (len(paths) - 1) + [config.prune_rate / 2]
+
+
+@contextlib.contextmanager
+def _arguments(config, field):
+    """The arguments that a field holds, for a call that may refuse them."""
+    try:
+        yield config.arguments(field)
+    except InputError:
+        raise
+    except (TypeError, ValueError) as error:
+        raise ConfigError(
+            field, getattr(config, field), f"does not fit: {error}"
+        ) from error

@@ -1,0 +1,215 @@
+"""One training: to its last step, evaluated and saved on the way."""
+
+import dataclasses
+import math
+
+from prunetrain.errors import RunError
+from prunetrain.lab import Evaluation
+from prunetrain.runs import signals
+from prunetrain.runs import workdir as workdirs
+
+
+def train(lab, progress, log, saves, take_rewind_point):
+    """Trains to the last step, keeping the weights of the lowest validation loss.
+
+    Args:
+        lab: `Lab`, whose model, masks and optimizer stand at `progress.step`.
+        progress: `Progress`, which goes on with the training.
+        log: `Log` told of every evaluation.
+        saves: `Saves`, which writes the checkpoints.
+        take_rewind_point: whether this training passes the point to rewind to.
+
+    Returns:
+        The best and the last `Evaluation`.
+
+    Raises:
+        RunError: the loss is no longer finite.
+        signals.Stopped: a signal came, and what it would have cut off is saved.
+    """
+    config, then = lab.config, lab.clock()
+    log.begin(progress.step, config.train_steps)
+    with signals.deferred() as stop:
+        while True:
+            now = lab.clock()
+            progress.seconds, then = progress.seconds + now - then, now
+            if stop:
+                saves.save(progress)
+                stop.obey()
+            if take_rewind_point and progress.step == config.rewind_step:
+                lab.rewind.update()
+            if evaluation_is_due(config, progress):
+                evaluate(lab, progress, log)
+            if saves.due(progress.step):
+                saves.save(progress)
+            if progress.step == config.train_steps:
+                return progress.best, progress.last
+            advance(lab, progress, log)
+
+
+def evaluation_is_due(config, progress):
+    """Before the first step, at every `eval_every`th and at the last: once at each."""
+    step = progress.step
+    if progress.last is None:
+        return True
+    at_such_a_step = step == config.train_steps or step % config.eval_every == 0
+    return at_such_a_step and progress.last.step != step
+
+
+def evaluate(lab, progress, log):
+    """Evaluates on the validation examples, and keeps the weights if they are best."""
+    # Here numbers cross to the host, and when a checkpoint is written.
+    num_steps = progress.num_steps
+    train_loss = float(progress.total_loss) / num_steps if num_steps else None
+    last = lab.evaluate("validation", progress.step)
+    log.evaluated(last, train_loss)
+    if progress.best is None or last.loss < progress.best.loss:
+        lab.best.update()
+        progress.best = last
+    progress.last, progress.total_loss, progress.num_steps = last, 0.0, 0
+
+
+def advance(lab, progress, log):
+    """Trains for one dispatch."""
+    limit = next_stop(lab.config, progress.step)
+    progress.total_loss, step = lab.advance(progress.total_loss, progress.step, limit)
+    num_steps = step - progress.step
+    progress.num_steps += num_steps
+    progress.step = step
+    log.advance(step, num_steps)
+
+
+def next_stop(config, step):
+    """The next step at which a dispatch has to end, if it comes that far."""
+    stops = [
+        (step // every + 1) * every
+        for every in (config.eval_every, config.checkpoint_interval()[0])
+    ]
+    if step < config.rewind_step:
+        stops.append(config.rewind_step)
+    return min(*stops, config.train_steps)
+
+
+@dataclasses.dataclass
+class Progress:
+    """How far a training has come: all that it goes on from besides the device's state.
+
+    `total_loss` is the sum over the `num_steps` since the last evaluation; `metrics`
+    what the training has logged so far; `seconds` how long it has taken.
+    """
+
+    step: int
+    best: Evaluation | None = None
+    last: Evaluation | None = None
+    total_loss: float = 0.0
+    num_steps: int = 0
+    seconds: float = 0.0
+    metrics: list = dataclasses.field(default_factory=list)
+
+    def as_dict(self):
+        """Its values as JSON has them."""
+        values = {**vars(self), "total_loss": float(self.total_loss)}
+        for name in ("best", "last"):
+            evaluation = values[name]
+            values[name] = evaluation and dataclasses.asdict(evaluation)
+        return values
+
+    @classmethod
+    def from_dict(cls, values):
+        """The inverse of `as_dict`."""
+        pair = {name: values[name] for name in ("best", "last")}
+        pair = {name: value and Evaluation(**value) for name, value in pair.items()}
+        return cls(**{**values, **pair})
+
+
+class Saves:
+    """Writes the checkpoints of one training.
+
+    Args:
+        lab: `Lab`.
+        directory: work directory.
+        key: the training's (replicate, branch, round).
+        progress: `Progress` at its begin, which needs no saving.
+    """
+
+    def __init__(self, lab, directory, key, progress):
+        self._lab, self._directory, self._key = lab, directory, key
+        self._interval = lab.config.checkpoint_interval()
+        self._step, self._time = progress.step, lab.clock()
+
+    def due(self, step):
+        """Whether to save at this step: as the settings say, and at the last one."""
+        steps, seconds = self._interval
+        return step != self._step and (
+            step == self._lab.config.train_steps
+            or step % steps == 0
+            or self._lab.clock() - self._time >= seconds
+        )
+
+    def save(self, progress):
+        """Writes a checkpoint."""
+        self._directory.save_checkpoint(self._key, self._lab.state, progress.as_dict())
+        self._step, self._time = progress.step, self._lab.clock()
+
+
+class Log:
+    """Writes what happens in one training to the work directory and the display."""
+
+    def __init__(self, directory, display, key, pruned, progress):
+        self._directory, self._display, self._progress = directory, display, progress
+        self._where = dict(zip(("replicate", "branch", "round"), key, strict=True))
+        layers = pruned.layer_sparsity()
+        self._remaining = sum(layer.kept for layer in layers)
+        self._total = sum(layer.total for layer in layers)
+
+    def begin(self, step, last_step):
+        self._display.begin(**self._where, kept=self._remaining / self._total)
+        self._display.advance(self._where["replicate"], step, 0, last_step)
+
+    def advance(self, step, num_steps):
+        self._display.advance(self._where["replicate"], step, num_steps)
+
+    def evaluated(self, evaluation, train_loss):
+        """Logs an evaluation on the validation examples; stops if it has diverged."""
+        line = self._write("validation", evaluation, train_loss=train_loss)
+        self._progress.metrics.append(line)
+        self._display.evaluated(self._where["replicate"], evaluation, train_loss)
+        if not math.isfinite(evaluation.loss):
+            place = "  ".join(f"{k} {v}" for k, v in self._where.items())
+            raise RunError(
+                f"the training diverged: the validation loss is {evaluation.loss} at "
+                f"step {evaluation.step} ({place}). Rounds finished before are kept in "
+                f"{self._directory.path}; try a lower --learning_rate"
+            )
+
+    def finish(self, best, last, test_at_best, test_at_last):
+        """Writes the row of the finished training."""
+        self._write("test", test_at_best)
+        self._write("test", test_at_last)
+        row = workdirs.Row(
+            **self._where,
+            weights_remaining=self._remaining,
+            sparsity=(self._total - self._remaining) / self._total,
+            best_step=best.step,
+            val_loss=best.loss,
+            val_accuracy=best.accuracy,
+            test_loss=test_at_best.loss,
+            test_accuracy=test_at_best.accuracy,
+            train_seconds=round(self._progress.seconds, 3),
+            final_val_loss=last.loss,
+            final_val_accuracy=last.accuracy,
+            final_test_loss=test_at_last.loss,
+            final_test_accuracy=test_at_last.accuracy,
+        )
+        self._directory.add_row(row)
+        self._display.finish(row)
+
+    def _write(self, split, evaluation, **more):
+        line = {
+            **self._where,
+            "weights_remaining": self._remaining,
+            "split": split,
+            **dataclasses.asdict(evaluation),
+            **more,
+        }
+        self._directory.add_metrics(**line)
+        return line

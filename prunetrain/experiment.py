@@ -74,9 +74,7 @@ def run(config, workdir=None, progress=None):
         if config.parallel_replicates > 1:
             find_side_by_side(config, replicates, directory, display)
         else:
-            lab = labs.open_lab(config, directory)
-            for replicate in replicates:
-                find_tickets(lab, config, replicate, directory, display)
+            find_one_by_one(config, replicates, directory, display)
     directory.tidy_metrics()
     return Results(directory.path, directory.rows)
 
@@ -86,6 +84,22 @@ def open_directory(config, path=None):
     return workdirs.WorkDirectory(
         path or config.workdir, config.as_dict(), config_lib.free_settings()
     )
+
+
+def find_one_by_one(config, replicates, directory, display):
+    """`find_tickets` for several replicates, in this process.
+
+    Raises:
+        RunError: trainings diverged; the other replicates have gone on to their end.
+    """
+    lab, failures = labs.open_lab(config, directory), []
+    for replicate in replicates:
+        try:
+            find_tickets(lab, config, replicate, directory, display)
+        except training.DivergedError as error:
+            failures.append((replicate, str(error)))
+            display.fail(*failures[-1])
+    _check_failures(failures, directory)
 
 
 def find_side_by_side(config, replicates, directory, display):
@@ -104,6 +118,11 @@ def find_side_by_side(config, replicates, directory, display):
         {"directory": directory, "display": display},
         on_failure=display.fail,
     )
+    _check_failures(failures, directory)
+
+
+def _check_failures(failures, directory):
+    """Raises RunError if there are any, `(replicate, why)` each."""
     if failures:
         told = "; ".join(f"replicate {who} failed: {why}" for who, why in failures)
         raise RunError(
@@ -120,24 +139,20 @@ def find_tickets(lab, config, replicate, directory, display):
     """
     lab.loop.seed.assign(seed_for(config, "data_order", replicate))
     progress = resumed(lab, config, replicate, directory, display)
-    if not progress:
-        lab.make_dense()
-        lab.draw_weights(seed_for(config, "weights", replicate))
-        if directory.row((replicate, "ticket", 0)):
-            lab.train_to_rewind_point()
+    if not progress and directory.row((replicate, "ticket", 0)):
+        start(lab, config, directory, (replicate, "ticket", 0))
+        lab.train_to_rewind_point()
     for round, branch in unfinished(config, replicate, directory):
-        if not progress:
-            if round:
-                lab.pruned.set_masks(directory.load_masks(replicate, round))
-            if round and branch == "ticket":
-                lab.rewind.restore()
-            elif branch == "reinit":
-                lab.draw_weights(seed_for(config, "reinit", replicate, round))
-            progress = training.Progress(first_step(config, round, branch))
         key = replicate, branch, round
+        if not progress:
+            start(lab, config, directory, key)
+            progress = training.Progress(first_step(config, round, branch))
         log = training.Log(directory, display, key, lab.pruned, progress)
         saves = training.Saves(lab, directory, key, progress)
-        best, last = training.train(lab, progress, log, saves, round == 0)
+        try:
+            best, last = training.train(lab, progress, log, saves, round == 0)
+        except training.DivergedError as error:
+            raise diverged(lab, config, directory, key, progress, error) from error
         if branch == "ticket" and round < config.rounds:
             masks, problem = lab.next_masks(
                 seed_for(config, "criterion", replicate, round)
@@ -151,6 +166,43 @@ def find_tickets(lab, config, replicate, directory, display):
         directory.save_weights(lab.pruned.model, replicate, branch, round)
         log.finish(best, last, *lab.test_at(best, last))
         progress = None
+
+
+def start(lab, config, directory, key):
+    """Brings the lab to where a training starts from."""
+    replicate, branch, round = key
+    if round:
+        lab.pruned.set_masks(directory.load_masks(replicate, round))
+    else:
+        lab.make_dense()
+    if branch == "reinit":
+        lab.draw_weights(seed_for(config, "reinit", replicate, round))
+    elif round:
+        lab.rewind.restore()
+    else:
+        lab.draw_weights(seed_for(config, "weights", replicate))
+
+
+def diverged(lab, config, directory, key, progress, error):
+    """`DivergedError` that names the first number that was not finite, and where.
+
+    The steps since the last checkpoint are gone through again to find it.
+    """
+    replicate, branch, round = key
+    position = directory.position(key)
+    if position:
+        directory.restore(key, lab.state)
+    else:
+        start(lab, config, directory, key)
+    first = reached(config, replicate, round, branch, directory)
+    found = lab.loop.first_nonfinite(first, progress.step - first)
+    what = "{1} is not finite at step {0:,}".format(*found) if found else str(error)
+    kept = f"; the checkpoint of step {first:,} is kept" if position else ""
+    return training.DivergedError(
+        f"the training diverged: {what} (branch {branch}, round {round}{kept}). In "
+        "another --workdir, try a lower --learning_rate or "
+        "--optimizer_args=global_clipnorm=1.0"
+    )
 
 
 def resumed(lab, config, replicate, directory, display):

@@ -197,6 +197,14 @@ class Lab:
         self._steps_in_time = max(1, int(num_steps / seconds * _DISPATCH_SECONDS))
         return total_loss, step + num_steps
 
+    def is_finite(self):
+        """Whether every weight of the model is a finite number."""
+        return all(
+            bool(tf.reduce_all(tf.math.is_finite(variable.value)))
+            for variable in self.pruned.model.variables
+            if tf.as_dtype(variable.dtype).is_floating
+        )
+
     def next_masks(self, seed):
         """The next round's masks, from the trained weights, or why there are none.
 

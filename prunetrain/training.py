@@ -9,6 +9,10 @@ from prunetrain.runs import signals
 from prunetrain.runs import workdir as workdirs
 
 
+class DivergedError(RunError):
+    """A number is not finite any more: what and at which step, as far as was seen."""
+
+
 def train(lab, progress, log, saves, take_rewind_point):
     """Trains to the last step, keeping the weights of the lowest validation loss.
 
@@ -23,7 +27,7 @@ def train(lab, progress, log, saves, take_rewind_point):
         The best and the last `Evaluation`.
 
     Raises:
-        RunError: the loss is no longer finite.
+        DivergedError: the loss or a weight is no longer finite.
         signals.Stopped: a signal came, and what it would have cut off is saved.
     """
     config, then = lab.config, lab.clock()
@@ -65,6 +69,9 @@ def evaluate(lab, progress, log):
     if progress.best is None or last.loss < progress.best.loss:
         lab.best.update()
         progress.best = last
+    for split, loss in (("training", train_loss), ("validation", last.loss)):
+        if loss is not None and not math.isfinite(loss):
+            raise DivergedError(f"the {split} loss is {loss} at step {last.step:,}")
     progress.last, progress.total_loss, progress.num_steps = last, 0.0, 0
 
 
@@ -146,7 +153,13 @@ class Saves:
         )
 
     def save(self, progress):
-        """Writes a checkpoint."""
+        """Writes a checkpoint.
+
+        Raises:
+            DivergedError: there is nothing to go on from, as a weight is not finite.
+        """
+        if not self._lab.is_finite():
+            raise DivergedError(f"a weight is not finite at step {progress.step:,}")
         self._directory.save_checkpoint(self._key, self._lab.state, progress.as_dict())
         self._step, self._time = progress.step, self._lab.clock()
 
@@ -169,17 +182,10 @@ class Log:
         self._display.advance(self._where["replicate"], step, num_steps)
 
     def evaluated(self, evaluation, train_loss):
-        """Logs an evaluation on the validation examples; stops if it has diverged."""
+        """Logs an evaluation on the validation examples."""
         line = self._write("validation", evaluation, train_loss=train_loss)
         self._progress.metrics.append(line)
         self._display.evaluated(self._where["replicate"], evaluation, train_loss)
-        if not math.isfinite(evaluation.loss):
-            place = "  ".join(f"{k} {v}" for k, v in self._where.items())
-            raise RunError(
-                f"the training diverged: the validation loss is {evaluation.loss} at "
-                f"step {evaluation.step} ({place}). Rounds finished before are kept in "
-                f"{self._directory.path}; try a lower --learning_rate"
-            )
 
     def finish(self, best, last, test_at_best, test_at_last):
         """Writes the row of the finished training."""

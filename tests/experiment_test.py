@@ -5,6 +5,7 @@ import dataclasses
 import functools
 import itertools
 import json
+import re
 import signal
 import types
 import warnings
@@ -802,16 +803,94 @@ def test_pruning_goes_on_until_nothing_is_left_to_prune(tmp_path):
     assert "at least one weight must be left" in run.said[0]
 
 
-def test_a_training_that_diverges_says_where_and_leaves_no_results(tmp_path):
-    config = settings(learning_rate=1e30)
+@pytest.mark.parametrize("compile", ["xla", "graph"])
+def test_a_training_that_diverges_says_what_where_and_leaves_no_results(
+    compile, tmp_path
+):
+    config = settings(learning_rate=1e30, compile=compile)
     with toys.raises(
         errors.RunError,
-        *("diverged", "replicate 0", "branch ticket", "round 0", "at step 4"),
-        *(str(tmp_path), "--learning_rate"),
+        *("replicate 0 failed: the training diverged: ", "is not finite at step 2 "),
+        *("branch ticket", "round 0", str(tmp_path), "--learning_rate"),
     ):
         perform(config, tmp_path)
     assert not workdir.read_rows(tmp_path)
     assert not list((tmp_path / "checkpoints").iterdir())
+
+
+class Fault(keras.layers.Layer):
+    """At training step 8, one number is not finite, if a random draw says so."""
+
+    def __init__(self, place):
+        super().__init__(name="fault")
+        self._place = place
+
+    def build(self, shape):
+        del shape
+        names, initializers = (
+            ("count", "draw", "statistic"),
+            ("zeros", "uniform", "ones"),
+        )
+        for name, initializer in zip(names, initializers, strict=True):
+            weight = self.add_weight((), initializer, trainable=False, name=name)
+            setattr(self, name, weight)
+
+    def call(self, x, training=False):
+        if not training:
+            return x
+        self.count.assign_add(1.0)
+        now = tf.logical_and(tf.equal(self.count.value, 8), self.draw.value > 0)
+        factor = tf.where(now, np.float32(np.inf), np.float32(1))
+        if self._place == "the loss":
+            return x * factor
+        if self._place == "net/fault/statistic":
+            self.statistic.assign(self.statistic * factor)
+            return x
+
+        @tf.custom_gradient
+        def poisoned(x):
+            return tf.identity(x), lambda gradient: gradient * factor
+
+        return poisoned(x)
+
+
+@pytest.mark.parametrize(
+    "place", ["the loss", "the gradient of net/hidden/kernel", "net/fault/statistic"]
+)
+def test_a_training_that_diverges_is_told_to_the_step_and_the_others_go_on(
+    place, monkeypatch, tmp_path
+):
+    def faulty(input_shape, num_classes):
+        layers = keras.layers
+        hidden, output = (
+            layers.Dense(units, name=name)
+            for units, name in ((4, "hidden"), (num_classes, "output"))
+        )
+        return keras.Sequential(
+            [keras.Input(input_shape), layers.Flatten(), hidden, Fault(place), output],
+            name="net",
+        )
+
+    monkeypatch.setitem(models.MODELS, "faulty", faulty)
+    config = settings(
+        **{"model": "faulty", "compile": "graph", "rounds": 1, "rewind_step": 5},
+        **{"replicates": 4, "eval_every": 4, "checkpoint_every": "3"},
+    )
+    recorder = Recorder()
+    with pytest.raises(errors.RunError) as caught:
+        experiment.run(config, tmp_path, recorder)
+    told = str(caught.value)
+    assert f"diverged: {place} is not finite at step 8 (branch ticket, round " in told
+    failed = [
+        int(replicate) for replicate in re.findall(r"replicate (\d) failed", told)
+    ]
+    assert 0 < len(failed) < 4
+    done = {row.replicate for row in workdir.read_rows(tmp_path) if row.round}
+    assert done == {*range(4)} - {*failed}
+    kept = sorted((tmp_path / "checkpoints").glob("*-resume/*"))
+    assert {file.parent.name[9] for file in kept} == {str(x) for x in failed}
+    positions = [json.loads((x / "position.json").read_text()) for x in kept]
+    assert {position["step"] for position in positions} == {3, 6}
 
 
 # Settings

@@ -128,6 +128,7 @@ class TrainLoop:
             pruned, optimizer, loss_fn, mask_interval, self.mode
         )
         self._run = steps.compiled(self.mode, self._run_steps)
+        self._loss_fn, self._mask_interval = loss_fn, mask_interval
 
     @property
     def num_traces(self):
@@ -186,6 +187,36 @@ class TrainLoop:
                 step += 1
         steps.hold_masks(self._pruned, self._optimizer)
         return total
+
+    def first_nonfinite(self, first_step, num_steps):
+        """Repeats steps, checking every number, to tell where a training diverged.
+
+        Slower than a call, and traced anew: what is checked stays out of the loop that
+        trains.
+
+        Returns:
+            `(step, name)`: how many steps had been made when the loss, a gradient or a
+            variable, as `name` tells, was not finite for the first time. None if all
+            were.
+        """
+        checked_step, names = steps.checked_step_function(
+            self._pruned, self._optimizer, self._loss_fn, self._mask_interval
+        )
+
+        def find(step, end):
+            index = tf.constant(-1)
+            while index < 0 and step < end:
+                epoch = step * self._batch_size // self._num_examples
+                self._shuffle(epoch)
+                start = epoch * self._num_examples
+                index = checked_step(*self._batch(step * self._batch_size - start))
+                step += 1
+            return step, index
+
+        step, index = steps.compiled(self.mode, find)(
+            tf.cast(first_step, tf.int64), tf.cast(first_step + num_steps, tf.int64)
+        )
+        return None if index < 0 else (int(step), names[int(index)])
 
     def _batch(self, position):
         rows = _rows(self._order, tf.cast(position, tf.int32), self._batch_size)

@@ -138,6 +138,39 @@ def make_update(pruned, optimizer):
     return update
 
 
+def checked_step_function(pruned, optimizer, loss_fn, mask_interval):
+    """The step `(x, y) -> index` of the first number that is not finite, or -1.
+
+    Returns:
+        `(step, names)`, where `names[index]` tells the loss, a gradient or a variable
+        of the model after the update.
+    """
+    update = make_update(pruned, optimizer)
+    variables = [v for v in pruned.model.variables if tf.as_dtype(v.dtype).is_floating]
+    # Scaled ones may overflow: the optimizer then skips the step.
+    scales = isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
+    derived = [] if scales else pruned.trainable_variables
+    names = [
+        "the loss",
+        *(f"the gradient of {variable.path}" for variable in derived),
+        *(variable.path for variable in variables),
+    ]
+
+    def checked_step(x, y):
+        loss, gradients = compute_gradients(pruned, optimizer, loss_fn, x, y)
+        update(gradients, mask_is_due(optimizer.iterations, mask_interval))
+        gradients = pruned.mask_gradients(gradients)[: len(derived)]
+        values = [loss, *gradients, *(variable.value for variable in variables)]
+        bad = [tf.constant(False) if x is None else _has_nonfinite(x) for x in values]
+        return tf.where(tf.reduce_any(bad), tf.argmax(bad, output_type=tf.int32), -1)
+
+    return checked_step, names
+
+
+def _has_nonfinite(value):
+    return tf.reduce_any(~tf.math.is_finite(tf.convert_to_tensor(value)))
+
+
 def hold_masks(pruned, optimizer):
     """Applies the masks to kernels and to the optimizer's averages of them."""
     pruned.apply_masks()

@@ -82,6 +82,84 @@ def test_loop_agrees_with_numpy_masked_adam(mode):
         np.testing.assert_allclose(weight, expected, rtol=1e-4, atol=1e-6)
 
 
+# Where a training diverged
+
+
+@modes
+def test_a_search_that_finds_nothing_makes_the_same_steps(mode):
+    weights = []
+    for search in (False, True):
+        keras.utils.set_random_seed(0)
+        loop, pruned = make_loop(toys.mlp(), keras.optimizers.Adam(0.01), mode)
+        pt.prune(pruned, sparsity=0.5)
+        if search:
+            assert loop.first_nonfinite(0, 20) is None
+        else:
+            loop(0, 20)
+        weights.append(toys.values(pruned.model.weights))
+    for plain, searched in zip(*weights, strict=True):
+        np.testing.assert_allclose(searched, plain, rtol=1e-5, atol=1e-7)
+
+
+@modes
+@pytest.mark.parametrize(
+    ("rate", "step", "name"),
+    [
+        # The gradient is 16: 1.6e38 can be a weight, but not the loss after it.
+        (1e37, 2, "the loss"),
+        (1e38, 1, "the kernel"),
+    ],
+)
+def test_the_first_number_that_is_not_finite_is_found(mode, rate, step, name):
+    x = np.full((4, 2), 4.0, np.float32)
+    optimizer = keras.optimizers.SGD(1.0)
+    loop, pruned = make_loop(
+        toys.column(1.0, 1.0), optimizer, mode, data=(x, x[:, 0]), loss_fn=toys.total
+    )
+    optimizer.learning_rate.assign(rate)
+    found = loop.first_nonfinite(0, 10)
+    assert found == (step, pruned.kernels[0].path if "kernel" in name else name)
+
+
+def test_the_search_begins_at_the_step_that_it_is_told():
+    loop, pruned = make_loop(toys.mlp(), keras.optimizers.SGD(0.1))
+    pruned.kernels[1].assign(np.full(pruned.kernels[1].shape, np.nan, np.float32))
+    assert loop.first_nonfinite(7, 3) == (8, "the loss")
+
+
+def root(kernel):
+    """A regulariser whose gradient at a weight of 0 is infinite."""
+    return tf.reduce_sum(tf.sqrt(kernel))
+
+
+def test_gradients_of_pruned_weights_do_not_count():
+    x = np.ones((1, 2), np.float32)
+    loop, pruned = make_loop(
+        toys.column(4.0, 0.0, kernel_regularizer=root),
+        keras.optimizers.SGD(0.1),
+        **{"data": (x, x[:, 0]), "batch_size": 1, "loss_fn": toys.total},
+    )
+    kernel = pruned.kernels[0]
+    assert loop.first_nonfinite(0, 1) == (1, f"the gradient of {kernel.path}")
+    kernel.assign([[4.0], [0.0]])
+    pt.prune(pruned, sparsity=0.5)
+    assert loop.first_nonfinite(0, 1) is None
+
+
+def test_scaled_gradients_that_overflow_do_not_count():
+    x = np.full((1, 1), 1e30, np.float32)
+    optimizer = keras.optimizers.LossScaleOptimizer(
+        keras.optimizers.SGD(1e-30), initial_scale=1e30
+    )
+    loop, pruned = make_loop(
+        toys.column(1.0),
+        optimizer,
+        **{"data": (x, x[:, 0]), "batch_size": 1, "loss_fn": toys.total},
+    )
+    assert loop.first_nonfinite(0, 1) is None
+    assert pruned.kernels[0].numpy() == 1
+
+
 # The batches
 
 

@@ -655,7 +655,7 @@ def test_lines_that_were_lost_or_came_after_the_checkpoint_are_mended(
 def test_checkpoints_are_due_by_steps_or_by_the_clock_and_at_the_end(every, saved):
     # A step takes 15 seconds.
     lab = types.SimpleNamespace(config=settings(checkpoint_every=every), state=None)
-    lab.clock = lambda: 15 * step
+    lab.clock, lab.is_finite = lambda: 15 * step, lambda: True
     step, found = 0, []
     directory = types.SimpleNamespace(
         save_checkpoint=lambda key, state, position: found.append(position["step"])

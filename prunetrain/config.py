@@ -25,6 +25,15 @@ COMPILE_MODES = {
     "hybrid": "only the update",
     "graph": "nothing",
 }
+PRECISIONS = {
+    "float32": "weights and arithmetic",
+    "mixed_bfloat16": "arithmetic in bfloat16, weights in float32",
+    "mixed_float16": "arithmetic in float16 with dynamic loss scaling, weights in "
+    "float32",
+    "bfloat16": "weights too: what moves one by less than 1/256 of it is lost, which "
+    "with Adam is nearly all",
+    "float64": "weights and arithmetic",
+}
 CONTROLS = {"reinit": "the ticket's masks on fresh random weights"}
 
 
@@ -144,6 +153,9 @@ class Config:
         low=1,
     )
     model: str = _option("Model", "lenet_300_100", "the network", choices=MODELS)
+    precision: str = _option(
+        "Model", "float32", "Keras's dtype policy", choices=PRECISIONS
+    )
     optimizer: str = _option(
         "Training",
         "adam",

@@ -244,7 +244,8 @@ class Lab:
         return self.evaluate("test", best.step), at_last
 
     def _make_model(self):
-        return MODELS[self.config.model](*self._shapes)
+        with _policy(self.config.precision):
+            return MODELS[self.config.model](*self._shapes)
 
     def _make_optimizer(self):
         config = self.config
@@ -253,7 +254,10 @@ class Lab:
             rate = schedule(config.learning_rate, config.train_steps, **arguments)
         rate = optimizers.with_warmup(rate, config.warmup_steps)
         with _arguments(config, "optimizer_args") as arguments:
-            return optimizers.make_optimizer(config.optimizer, rate, **arguments)
+            optimizer = optimizers.make_optimizer(config.optimizer, rate, **arguments)
+        if config.precision == "mixed_float16":
+            return keras.optimizers.LossScaleOptimizer(optimizer)
+        return optimizer
 
     def _rates_per_kernel(self):
         """`layer_rates`, or by default half the rate for the output layer."""
@@ -276,6 +280,17 @@ class Lab:
             return None
         # Frankle & Carbin 2019, figure 2: the output layer at half the rate.
         return [config.prune_rate] * (len(paths) - 1) + [config.prune_rate / 2]
+
+
+@contextlib.contextmanager
+def _policy(name):
+    """Layers are made under this dtype policy."""
+    before = keras.config.dtype_policy()
+    keras.config.set_dtype_policy(name)
+    try:
+        yield
+    finally:
+        keras.config.set_dtype_policy(before)
 
 
 @contextlib.contextmanager

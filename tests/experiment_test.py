@@ -893,6 +893,45 @@ def test_a_training_that_diverges_is_told_to_the_step_and_the_others_go_on(
     assert {position["step"] for position in positions} == {3, 6}
 
 
+# Precision
+
+
+@pytest.mark.parametrize(
+    ("precision", "weights", "arithmetic"),
+    [
+        ("mixed_float16", "float32", "float16"),
+        ("mixed_bfloat16", "float32", "bfloat16"),
+        ("bfloat16", "bfloat16", "bfloat16"),
+        ("float64", "float64", "float64"),
+    ],
+)
+def test_a_run_in_another_precision_holds_its_masks_and_can_be_cut(
+    precision, weights, arithmetic, tmp_path, handled
+):
+    config = settings(
+        **{"precision": precision, "compile": "graph", "rounds": 1, "rewind_step": 5},
+        **{"optimizer": "sgd", "optimizer_args": "momentum=0.5", "learning_rate": 0.1},
+        **{"checkpoint_every": "100", "controls": "reinit"},
+    )
+    labs = Labs()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(lab_lib, "Lab", labs)
+        whole = perform(config, tmp_path / "whole", labs)
+        stopped(config, tmp_path / "cut", 16)
+        perform(config, tmp_path / "cut", labs)
+    kernel = labs.last.pruned.kernels[0]
+    assert (kernel.dtype, labs.last.pruned.model.layers[1].compute_dtype) == (
+        weights,
+        arithmetic,
+    )
+    assert keras.config.dtype_policy().name == "float32"
+    assert [row.weights_remaining for row in whole.rows] == [228, 186, 186]
+    assert all(np.isfinite(row.final_val_loss) for row in whole.rows)
+    first, last = (whole.at[(0, "ticket", 0), step].kernels[0] for step in (0, 12))
+    assert np.any(np.asarray(first) != np.asarray(last))
+    assert all_left(tmp_path / "cut") == all_left(tmp_path / "whole")
+
+
 # Settings
 
 

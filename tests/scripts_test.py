@@ -174,3 +174,19 @@ def test_a_run_killed_at_random_moments_leaves_the_files_of_one_that_was_not():
     assert outcome.returncode == 0, outcome.stdout + outcome.stderr
     assert outcome.stdout.splitlines()[-1].startswith("3 kills in ")
     assert outcome.stdout.splitlines()[-1].endswith("; 0 differ")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name", sorted(file.stem for file in (SCRIPTS / "examples").glob("*.py"))
+)
+def test_an_example_trains_and_holds_its_zeros(name):
+    outcome = subprocess.run(
+        [sys.executable, SCRIPTS / "examples" / f"{name}.py", "--steps=20"],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(tiny.ROOT)},
+    )
+    assert outcome.returncode == 0, outcome.stderr
+    assert "pruned, exactly zero" in outcome.stdout
+    assert "WARNING:tensorflow" not in outcome.stderr

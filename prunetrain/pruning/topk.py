@@ -69,6 +69,10 @@ def remove_lowest(scores, masks, num_remove):
     ]
 
 
+# One trace per shape is what it is for, but TensorFlow warns of the sixth.
+remove_lowest._omit_frequent_tracing_warning = True
+
+
 def all_finite(scores, mask):
     """Whether a tensor's live scores are finite."""
     return not tf.reduce_any(mask & ~tf.math.is_finite(scores))

@@ -13,6 +13,7 @@ import contextlib
 import hashlib
 import json
 import os
+import re
 import shutil
 import warnings
 
@@ -111,7 +112,8 @@ def _numbers(folder):
     """The numbers of the checkpoints, the last one last."""
     if not folder.is_dir():
         return []
-    return sorted(int(path.name) for path in folder.iterdir() if path.name.isdigit())
+    names = [path.name for path in folder.iterdir()]
+    return sorted(int(name) for name in names if re.fullmatch("[1-9][0-9]*", name))
 
 
 def _problem(path):

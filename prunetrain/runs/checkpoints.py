@@ -32,7 +32,7 @@ def save(folder, state, position):
     Args:
         folder: `pathlib.Path` of the training's checkpoints; made if need be.
         state: `tf.train.Checkpoint`.
-        position: what else to go on from, to be written as JSON.
+        position: what else to go on from, a dict to be written as JSON.
 
     Raises:
         OSError: it could not be written; those that were there still are.
@@ -80,11 +80,18 @@ def tidy(folder):
 
 
 def position(folder):
-    """The position of the last checkpoint, or None if there is none."""
+    """The position of the last checkpoint, or None if there is none.
+
+    Raises:
+        ValueError, RecursionError: what was written is no JSON object.
+    """
     numbers = _numbers(folder)
     if not numbers:
         return None
-    return json.loads((folder / str(numbers[-1]) / _POSITION).read_bytes())
+    values = json.loads((folder / str(numbers[-1]) / _POSITION).read_bytes())
+    if not isinstance(values, dict):
+        raise ValueError(f"{_POSITION} holds no JSON object")
+    return values
 
 
 def restore(folder, state):

@@ -195,7 +195,10 @@ class WorkDirectory:
         taken from there: the last lines here may have been lost.
         """
         file = self.path / "metrics.jsonl"
-        lines = file.read_bytes().splitlines(keepends=True) if file.exists() else []
+        try:
+            lines = file.read_bytes().splitlines(keepends=True) if file.exists() else []
+        except OSError as error:
+            raise _damaged(file, error) from error
         whole = [
             (_key(_parse_json(line, file), file), line)
             for line in lines
@@ -336,13 +339,15 @@ def read_rows(path):
     try:
         with open(file, newline="") as stream:
             reader = csv.DictReader(stream)
-            if reader.fieldnames is None:
-                raise ValueError("it is empty")
+            if not {x.name for x in dataclasses.fields(Row)} <= {
+                *(reader.fieldnames or ())
+            }:
+                raise ValueError("it lacks columns")
             rows = [_row(line) for line in reader]
             if len({row.key for row in rows}) < len(rows):
                 raise ValueError("a training has two rows")
             return rows
-    except (KeyError, ValueError, TypeError, csv.Error) as error:
+    except (OSError, ValueError, csv.Error) as error:
         raise _damaged(file, error) from error
 
 

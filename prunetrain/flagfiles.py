@@ -11,7 +11,9 @@ import re
 
 from prunetrain.errors import InputError
 
-_LINE = re.compile(r"--?(\w+)=(.*)")
+# No flag has a longer name, and absl's search for the nearest one is recursive.
+_MOST_IN_NAME = 100
+_LINE = re.compile(rf"--?(\w{{1,{_MOST_IN_NAME}}})=(.*)")
 # Control characters and halves of characters, spaces or quotes around it, a note.
 _NOT_HELD = re.compile(
     r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]|^\s|\s$|\s#|^(['\"]).*\1$"
@@ -43,6 +45,8 @@ def expand(words):
             value = next(words, "")
             _check_value(word, value)
             word = f"{word}={value}"
+        if len(name) > _MOST_IN_NAME:
+            raise InputError(f"{name[:200]!r} is not a flag; see --help")
         if name.lstrip("-") == "flagfile":
             lines += _lines(value, "", seen)
         else:

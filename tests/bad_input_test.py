@@ -4,6 +4,7 @@ Whatever is wrong: exit code 2, one line on standard error that names the flag o
 file, what was received, the rule and a remedy; TensorFlow is not even started.
 """
 
+import ast
 import dataclasses
 import gzip
 import json
@@ -75,6 +76,17 @@ NO_LINES = {
     "a\udcff": "a line of a flagfile",
     "a\u2028b": "a line of a flagfile",
 }
+NO_ARGUMENTS = {
+    **dict.fromkeys(
+        [
+            *("0.9", "momentum", "momentum=", "a=1,a=2", "*a", "**a", "a=b.c", "a=b()"),
+            *("a=1)+f(b=2", "a=1)(b=2", "a=[x for x in y]", "a=" + "[" * 5000),
+            *("a=" + "-" * 50_000 + "1", "a=__import__('os').getcwd()", "a=1 b=2"),
+        ],
+        "must be name=value",
+    ),
+    **NO_LINES,
+}
 RATE = "from 0 to below 1 (fraction of the weights that remain), for example 0.2"
 # By field: what it cannot be, and how that is told.
 VALUES = {
@@ -94,6 +106,10 @@ VALUES = {
     "validation_size": {**NO_INTEGERS, "0": "from 1 (examples)"},
     "model": {"lenet300": "mean 'lenet", "": "must be one of", "../x": "one of"},
     "optimizer": {"adamm": "mean 'adam", "": "must be one of", "Adam": "mean 'adam'"},
+    "optimizer_args": NO_ARGUMENTS,
+    "learning_rate_schedule": {"consine": "mean 'cosine'", "": "must be one of"},
+    "learning_rate_schedule_args": NO_ARGUMENTS,
+    "warmup_steps": NO_INTEGERS,
     "learning_rate": dict.fromkeys(
         ["0", "-1", "nan", "inf", "1e999", "", "fast", "1,5"],
         "must be a finite number above 0",
@@ -184,6 +200,8 @@ def test_a_misspelt_flag_is_answered_with_the_nearest(name, refused):
         ["--norounds"],
         ["--undefok=rouns", "--rouns=3"],
         ["--undefok", "rouns"],
+        ["--" + "x" * 2000 + "=1"],
+        ["x" * 2000],
         [""],
     ],
 )
@@ -536,6 +554,7 @@ FLAGFILES = {
     "a missing one": "--flagfile=none.flags\n",
     "a folder": "--flagfile=.\n",
     "a long line": "x" * 10**5,
+    "a long name": f"--{'x' * 2000}=1\n",
     "a long value": f"--rounds={'9' * 10**5}\n",
     "too much": "#" * (2**20 + 1),
     "a device": "--flagfile=/dev/zero\n",
@@ -579,6 +598,46 @@ def test_a_hundred_flagfiles_are_read_and_not_more(tmp_path):
     assert main.parse(["", f"--flagfile={tmp_path / '99.flags'}"]).seed == 4
     with toys.raises(main.InputError, "100 in all"):
         main.parse(["", f"--flagfile={tmp_path / '100.flags'}"])
+
+
+# Data is never code
+
+
+RUNS_CODE = {
+    *("pickle", "_pickle", "cloudpickle", "dill", "joblib", "marshal", "shelve"),
+    *("tarfile", "yaml", "eval", "exec", "__import__", "extractall", "unpack_archive"),
+    *("load_model", "allow_pickle", "enable_unsafe_deserialization", "system"),
+}
+# What a user names as package.module:function runs by design; the others are ours.
+IMPORTERS = {
+    *(
+        "__init__.py",
+        "registry.py",
+        "lazy.py",
+        "data/__init__.py",
+        "models/__init__.py",
+    ),
+}
+
+
+def names_in(file):
+    """Every name that a file imports, calls or passes by."""
+    for node in ast.walk(ast.parse(file.read_text())):
+        for field in ("id", "attr", "arg", "module", "name"):
+            name = getattr(node, field, None)
+            if isinstance(name, str):
+                yield from name.split(".")
+
+
+def test_nothing_in_the_package_runs_what_a_file_holds():
+    package = tiny.ROOT / "prunetrain"
+    found = {
+        str(x.relative_to(package)): set(names_in(x)) for x in package.rglob("*.py")
+    }
+    assert "frombuffer" in found["runs/tickets.py"]
+    assert not {name: x & RUNS_CODE for name, x in found.items() if x & RUNS_CODE}
+    importers = {name for name, x in found.items() if "import_module" in x}
+    assert importers <= IMPORTERS
 
 
 # As a user meets them: processes of their own

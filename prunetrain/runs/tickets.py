@@ -23,7 +23,7 @@ def to_bytes(paths, masks):
         paths: the kernels' paths.
         masks: boolean arrays aligned with them.
     """
-    arrays = {"paths": np.array(paths)}
+    arrays = {"paths": np.array(paths, str)}
     for index, mask in enumerate(map(np.asarray, masks)):
         arrays[f"bits_{index}"] = np.packbits(mask)
         arrays[f"shape_{index}"] = np.array(mask.shape)

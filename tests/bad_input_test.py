@@ -106,6 +106,7 @@ VALUES = {
     "validation_size": {**NO_INTEGERS, "0": "from 1 (examples)"},
     "model": {"lenet300": "mean 'lenet", "": "must be one of", "../x": "one of"},
     "optimizer": {"adamm": "mean 'adam", "": "must be one of", "Adam": "mean 'adam'"},
+    "precision": {"float23": "mean 'float", "": "must be one of", "int8": "one of"},
     "optimizer_args": NO_ARGUMENTS,
     "learning_rate_schedule": {"consine": "mean 'cosine'", "": "must be one of"},
     "learning_rate_schedule_args": NO_ARGUMENTS,

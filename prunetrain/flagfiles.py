@@ -48,7 +48,7 @@ def expand(words):
         if len(name) > _MOST_IN_NAME:
             raise InputError(f"{name[:200]!r} is not a flag; see --help")
         if name.lstrip("-") == "flagfile":
-            lines += _lines(value, "", seen)
+            lines += _lines(value, None, seen)
         else:
             typed.append(word)
     return lines + typed
@@ -63,16 +63,18 @@ def _check_value(name, value):
         )
 
 
-def _lines(file, folder, seen):
+def _lines(file, by, seen):
     """The flags in a file and in those that it names, as a list.
 
     Args:
-        file: its name, relative to `folder`.
+        file: its name.
+        by: path of the flagfile that names it, or None.
         seen: the files read before, to which this one is added.
     """
     if not file:
-        raise InputError("--flagfile needs the name of a file: --flagfile=FILE")
-    path = pathlib.Path(folder, os.path.expanduser(file))
+        place = f". Received: an empty one in {by}" if by else ""
+        raise InputError(f"--flagfile needs the name of a file: --flagfile=FILE{place}")
+    path = pathlib.Path(by.parent if by else "", os.path.expanduser(file))
     text = _text(path)
     if path.resolve() in seen or len(seen) == _MOST_FILES:
         raise InputError(
@@ -91,7 +93,7 @@ def _lines(file, folder, seen):
                 )
             names.add(name)
             nested = name == "flagfile"
-            flags += _lines(value, path.parent, seen) if nested else [line]
+            flags += _lines(value, path, seen) if nested else [line]
     return flags
 
 

@@ -570,7 +570,8 @@ def test_a_bad_flagfile_is_told(case, refused, tmp_path):
     (tmp_path / "other.flags").write_text("--flagfile=some.flags\n")
     line = refused(f"--flagfile={tmp_path / 'some.flags'}")
     if case not in ("undefok", "an unknown flag", "a bad value", "a long value"):
-        assert "--flagfile=" in line
+        assert "--flagfile" in line
+        assert str(tmp_path) in line or case == "a device"
 
 
 @pytest.mark.parametrize("name", ["", ".", "none.flags", "a" * 300, "/dev/zero"])

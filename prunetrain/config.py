@@ -12,6 +12,7 @@ import re
 
 from prunetrain.data import DATASETS, SCALINGS
 from prunetrain.errors import InputError
+from prunetrain.flagfiles import can_hold
 from prunetrain.models import MODELS
 from prunetrain.optimizers import OPTIMIZERS, SCHEDULES
 from prunetrain.pruning.allocation import ALLOCATIONS
@@ -44,12 +45,20 @@ class ConfigError(InputError):
     """
 
     def __init__(self, field, received, rule):
-        super().__init__(f"`{field}` {rule}. Received: {field}={received!r}")
+        super().__init__(f"`{field}` {rule}. Received: {field}={_shown(received)}")
         self.field, self.received, self.rule = field, received, rule
 
     def __reduce__(self):
         # Pickle, left alone, calls the class with the message.
         return ConfigError, (self.field, self.received, self.rule)
+
+
+def _shown(value):
+    try:
+        return repr(value)
+    # Python refuses to write integers of thousands of digits.
+    except ValueError:
+        return f"<{type(value).__name__} that is too long to write>"
 
 
 def _option(
@@ -348,6 +357,7 @@ def _converted(field, value):
     if field.type is str:
         if not isinstance(value, str):
             raise ConfigError(field.name, value, "must be text")
+        _check_held(field, value)
         _check_choice(field, value)
         return value
     if isinstance(value, str):
@@ -357,6 +367,7 @@ def _converted(field, value):
         raise ConfigError(field.name, value, "must be text, separated by commas")
     values = tuple(value)
     for item in values:
+        _check_held(field, item)
         _check_choice(field, item)
     if len(set(values)) < len(values):
         raise ConfigError(field.name, ",".join(values), "must name each only once")
@@ -397,6 +408,17 @@ def _range(field):
         return f"must be a finite number above {above}{unit}"
     to = "" if below is None else f" to {below - 1}"
     return f"must be a whole number from {low}{to}{unit}"
+
+
+def _check_held(field, value):
+    # Or flags.txt would repeat another run.
+    if not can_hold(value):
+        raise ConfigError(
+            field.name,
+            value,
+            "must be text that a line of a flagfile can hold: without control "
+            "characters, spaces or quotes around it, or a # after a space",
+        )
 
 
 def _check_choice(field, value):

@@ -13,7 +13,7 @@ import numpy as np
 from prunetrain import config as config_lib
 from prunetrain import lab as labs
 from prunetrain import training
-from prunetrain.errors import RunError
+from prunetrain.errors import InputError, RunError
 from prunetrain.runs import progress as displays
 from prunetrain.runs import workdir as workdirs
 from prunetrain.runs import workers
@@ -172,7 +172,7 @@ def start(lab, config, directory, key):
     """Brings the lab to where a training starts from."""
     replicate, branch, round = key
     if round:
-        lab.pruned.set_masks(directory.load_masks(replicate, round))
+        set_ticket(lab, replicate, round, directory)
     else:
         lab.make_dense()
     if branch == "reinit":
@@ -205,6 +205,18 @@ def diverged(lab, config, directory, key, progress, error):
     )
 
 
+def set_ticket(lab, replicate, round, directory):
+    """Puts a round's masks on the model, or says which of them does not fit."""
+    masks = directory.load_masks(replicate, round)
+    try:
+        lab.pruned.set_masks(masks)
+    except ValueError as error:
+        raise InputError(
+            f"the ticket of replicate {replicate}, round {round} in {directory.path} "
+            f"does not fit: {error}. Restore it, or start again in another --workdir"
+        ) from error
+
+
 def resumed(lab, config, replicate, directory, display):
     """`Progress` of the training that was cut off, whose state the lab then holds.
 
@@ -215,8 +227,15 @@ def resumed(lab, config, replicate, directory, display):
     position = directory.position(key)
     if not position:
         return None
+    try:
+        progress = training.Progress.from_dict(position)
+    except (LookupError, TypeError) as error:
+        raise InputError(
+            f"the checkpoint of replicate {replicate} round {round} {branch} in "
+            f"{directory.path} is damaged, or of another version of prunetrain "
+            f"({error}). Use that version, or start again in another --workdir"
+        ) from error
     directory.restore(key, lab.state)
-    progress = training.Progress.from_dict(position)
     place = f"replicate {replicate} round {round} {branch} step {progress.step:,}"
     display.say(f"goes on at {place}")
     return progress

@@ -13,10 +13,10 @@ if __name__ == "__main__":
     # While the rest is loaded, Ctrl-C ends the process without a traceback.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
+import contextlib
 import dataclasses
 import io
 import os
-import re
 import shlex
 import sys
 import tempfile
@@ -25,7 +25,7 @@ import warnings
 
 from absl import flags
 
-from prunetrain import analysis, experiment
+from prunetrain import analysis, experiment, flagfiles
 from prunetrain.config import Config, ConfigError
 from prunetrain.errors import InputError, RunError
 from prunetrain.runs import signals
@@ -39,14 +39,13 @@ Usage: python -m prunetrain.main [--flagfile=FILE] [--flag=value ...]
 
 Try it: python -m prunetrain.main --train_steps=1000 --rounds=3 --controls=reinit
 """
-# A value, and no comment behind it.
-_FLAG_LINE = re.compile(r"--?\w+=(?!.*\s#).*")
+_MOST_CHARACTERS = 2000
 
 
 def main(argv=None):
     """Runs a command line (by default the process's) and returns the exit code."""
     argv = sys.argv if argv is None else argv
-    to_go_on = "repeat the command"
+    to_go_on, see = "repeat the command", "See --help"
     try:
         if {"--help", "-h", "-help", "--helpfull", "--helpshort"} & set(argv[1:]):
             print(help_text())
@@ -69,7 +68,7 @@ def main(argv=None):
         analysis.print_results(directory.path)
         return 0
     except ConfigError as error:
-        return _fail(2, f"--{error.field}={error.received}: {error.rule}")
+        return _fail(2, f"--{error.field}={error.received}: {error.rule}. {see}")
     except InputError as error:
         return _fail(2, error)
     except RunError as error:
@@ -104,9 +103,13 @@ def parse(argv):
     Raises:
         InputError: a flag is unknown, has no valid value, or words are left over.
     """
-    values = _flag_values()
+    values, words = _flag_values(), flagfiles.expand(argv[1:])
     try:
-        words = values([argv[0], *_expanded(values, argv[1:])])[1:]
+        # What it passes over without a word is refused as any other stray word.
+        words = [
+            *values([argv[0], *words])[1:],
+            *(x for x in words if x.lstrip("-").partition("=")[0] in ("", "undefok")),
+        ]
     except flags.Error as error:
         # absl's own words, less its shouting.
         text = str(error).removeprefix("ERROR:: ").rstrip(".")
@@ -115,43 +118,21 @@ def parse(argv):
         raise InputError(
             f"{words[0]!r} is not a flag. Write settings as --name=value; see --help"
         )
-    given = {field.name: values[field.name].value for field in _fields()}
-    return Config(**given)
+    return Config(
+        **{
+            field.name: _typed(field, values[field.name].value)
+            for field in _fields()
+            if values[field.name].present
+        }
+    )
 
 
-def _expanded(values, words):
-    """`words` with the lines of flagfiles instead of their names, and in front.
-
-    What is typed thus wins over what a file says, wherever the file is named.
-    """
-    lines, typed, words = [], [], iter(words)
-    for word in words:
-        name, sign, file = word.partition("=")
-        if name in ("--flagfile", "-flagfile"):
-            lines += _flagfile_lines(values, file if sign else next(words, ""))
-        else:
-            typed.append(word)
-    return lines + typed
-
-
-def _flagfile_lines(values, file):
-    """The flags in a file, which absl alone would take or leave as it likes."""
-    if not file:
-        raise InputError("--flagfile needs the name of a file: --flagfile=FILE")
-    try:
-        lines = values.read_flags_from_files([f"--flagfile={file}"])
-    except UnicodeDecodeError as error:
-        raise InputError(
-            f"--flagfile={file}: not a text file in UTF-8 ({error.reason}). Save it as "
-            "such"
-        ) from None
-    for line in lines:
-        if not _FLAG_LINE.fullmatch(line):
-            raise InputError(
-                f"--flagfile={file}: the line {line!r} must be --name=value, without a "
-                "byte-order mark; a comment stands on a line of its own, after #"
-            )
-    return lines
+def _typed(field, text):
+    """A number where that is what the text is and the field wants, else the text."""
+    if field.type in (int, float):
+        with contextlib.suppress(ValueError):
+            return field.type(text)
+    return text
 
 
 def _described(config):
@@ -168,14 +149,10 @@ def _fields():
 def _flag_values():
     """The flags, one per field of `Config`; made anew, so that `main` can run twice."""
     values = flags.FlagValues()
-    define = {int: flags.DEFINE_integer, float: flags.DEFINE_float}
     for field in _fields():
-        # Text for everything else: Config checks names and splits lists.
-        default = field.default
-        if isinstance(default, tuple):
-            default = ",".join(default)
-        define.get(field.type, flags.DEFINE_string)(
-            field.name, default, field.metadata["help"], flag_values=values
+        # Text for everything: Config knows what each must be, and says so.
+        flags.DEFINE_string(
+            field.name, None, field.metadata["help"], flag_values=values
         )
     return values
 
@@ -198,7 +175,8 @@ def help_text():
         lines.extend(wrap.wrap(f"{meta['help'][0].upper()}{meta['help'][1:]}."))
         lines.extend(_choice_lines(meta["choices"] or {}, wrap))
     lines.append(
-        "Files:\n  --flagfile=FILE\n      Reads flags from a file, one a line."
+        "Files:\n  --flagfile=FILE\n      Reads flags from a file, one a line; in it, "
+        "FILE counts from its folder."
     )
     return "\n".join(lines)
 
@@ -248,12 +226,23 @@ def _start_quietly():
 
 
 def _show_warning(message, *_, **__):
-    print(f"prunetrain: warning: {message}", file=sys.stderr)
+    _say(f"prunetrain: warning: {message}")
 
 
 def _fail(code, message):
-    print(f"prunetrain: {message}", file=sys.stderr)
+    _say(f"prunetrain: {message}")
     return code
+
+
+def _say(message):
+    """One line on standard error, whatever was received and is quoted in it."""
+    line = "".join(
+        x if x.isprintable() else x.encode("unicode_escape").decode() for x in message
+    )
+    if len(line) > _MOST_CHARACTERS:
+        half = _MOST_CHARACTERS // 2
+        line = f"{line[:half]} … {line[-half:]}"
+    print(line, file=sys.stderr)
 
 
 if __name__ == "__main__":

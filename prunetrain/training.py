@@ -122,10 +122,25 @@ class Progress:
 
     @classmethod
     def from_dict(cls, values):
-        """The inverse of `as_dict`."""
+        """The inverse of `as_dict`.
+
+        Raises:
+            LookupError, TypeError: something is missing, or is no number.
+        """
         pair = {name: values[name] for name in ("best", "last")}
         pair = {name: value and Evaluation(**value) for name, value in pair.items()}
-        return cls(**{**values, **pair})
+        progress = cls(**{**values, **pair})
+        for held in (progress, progress.best, progress.last):
+            _check_numbers(vars(held) if held else {})
+        return progress
+
+
+def _check_numbers(values):
+    """Raises TypeError for what is neither a number nor held in a field of its own."""
+    for name, value in values.items():
+        known = name in ("best", "last", "metrics")
+        if not known and type(value) not in (int, float):
+            raise TypeError(f"{name} is {value!r}")
 
 
 class Saves:

@@ -700,6 +700,26 @@ def test_progress_round_trips_as_json_to_the_bit():
     )
 
 
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"steps": 5},
+        {"best": {"step": 1}},
+        {"best": [1, 2]},
+        {"last": {"step": 1, "loss": "0.5", "accuracy": 0.5}},
+        {"total_loss": None},
+        {"num_steps": True},
+        {"seconds": [1]},
+    ],
+)
+def test_a_position_with_something_else_in_it_is_refused(damage):
+    values = {**training.Progress(7).as_dict(), **damage}
+    with pytest.raises((LookupError, TypeError)):
+        training.Progress.from_dict(values)
+    with pytest.raises(LookupError):
+        training.Progress.from_dict({"step": 7})
+
+
 def test_the_ground_that_a_run_begins_on_is_recorded(whole):
     recorded = json.loads((whole.directory.path / "environment.json").read_text())
     assert recorded == whole.directory.environment()
@@ -1122,6 +1142,25 @@ def test_a_lost_ticket_is_an_error_not_the_end_of_the_run(tmp_path):
     with toys.raises(errors.InputError, "replicate0-round02.npz", "missing"):
         perform(config, tmp_path)
     assert (tmp_path / "results.csv").read_text() == "".join(kept)
+
+
+def test_a_ticket_of_another_network_is_named_and_the_first_kernel_that_misfits(
+    tmp_path,
+):
+    config = settings(train_steps=4, rounds=1)
+    perform(config, tmp_path)
+    directory = workdir.WorkDirectory(tmp_path, config.as_dict())
+    hidden, output = directory.load_masks(0, 1)
+    wider = np.ones((output.shape[0], output.shape[1] + 1), bool)
+    directory.save_masks(0, 1, ["hidden", "output"], [hidden, wider])
+    lines = (tmp_path / "results.csv").read_text().splitlines(keepends=True)
+    (tmp_path / "results.csv").write_text("".join(lines[:2]))
+    with toys.raises(
+        errors.InputError,
+        *("replicate 0, round 1", str(tmp_path), "output/kernel", str(wider.shape)),
+        "another --workdir",
+    ):
+        perform(config, tmp_path)
 
 
 def test_rows_of_other_replicates_do_not_count(tmp_path):

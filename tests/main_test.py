@@ -439,7 +439,7 @@ def test_the_name_of_a_flagfile_may_be_a_word_of_its_own(flagfile):
 
 @pytest.mark.parametrize("words", [["--flagfile="], ["--flagfile"]])
 def test_a_flagfile_without_a_name_is_refused(words):
-    with toys.raises(InputError, "--flagfile", "--flagfile=FILE"):
+    with toys.raises(InputError, "--flagfile needs", "--flagfile="):
         parse(*words)
 
 

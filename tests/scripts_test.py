@@ -190,3 +190,17 @@ def test_an_example_trains_and_holds_its_zeros(name):
     assert outcome.returncode == 0, outcome.stderr
     assert "pruned, exactly zero" in outcome.stdout
     assert "WARNING:tensorflow" not in outcome.stderr
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="limits memory as Linux does")
+def test_mutated_files_bring_nothing_but_clean_errors():
+    outcome = subprocess.run(
+        [sys.executable, SCRIPTS / "fuzz.py", "--inputs=330", "--seed=1"],
+        capture_output=True,
+        text=True,
+    )
+    assert outcome.returncode == 0, outcome.stdout + outcome.stderr
+    name, inputs, refused, accepted, crashes = outcome.stdout.splitlines()[-2].split()
+    assert (name, inputs, crashes) == ("all", "330", "0")
+    assert int(refused) > 100
+    assert int(accepted) > 30

@@ -164,7 +164,7 @@ def test_settings_that_do_not_fit_exit_with_2_and_the_line_of_a_serial_run(
     assert outcome.code == 2
     assert outcome.stderr == (
         "prunetrain: --batch_size=101: must be at most the 100 training examples there "
-        "are\n"
+        "are. See --help\n"
     )
     assert outcome.stdout.count("\n") == 1
     assert not (tmp_path / "run" / "logs").exists()

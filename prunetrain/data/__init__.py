@@ -68,7 +68,8 @@ def load_dataset(name, data_dir=None, scaling="unit", validation_size=5000):
         A `Dataset`.
 
     Raises:
-        ValueError: a name or size is out of range, or a file is missing or damaged.
+        ValueError: a name or size is out of range, a file is missing or damaged, or
+            images and labels differ in number or are of one class only.
     """
     raw = DATASETS[name](data_dir)
     if scaling not in SCALINGS:
@@ -78,7 +79,7 @@ def load_dataset(name, data_dir=None, scaling="unit", validation_size=5000):
         )
     y_train = class_indices(raw.y_train, raw.num_classes, raw.source)
     y_test = class_indices(raw.y_test, raw.num_classes, raw.source)
-    _check_counts(raw, y_train, y_test)
+    _check_splits(raw, y_train, y_test)
     if not 1 <= validation_size < len(y_train):
         raise InputError(
             f"`validation_size` must be from 1 to {len(y_train) - 1}, the training "
@@ -143,7 +144,12 @@ def class_indices(labels, num_classes, source="labels"):
     return labels.astype(np.int32)
 
 
-def _check_counts(raw, y_train, y_test):
+def _check_splits(raw, y_train, y_test):
+    """Raises InputError for splits that nothing can be learnt or told from.
+
+    One class only is an error and no warning: whatever is pruned, the network answers
+    with that class, and a night of training ends in a table of 100 %.
+    """
     for split, x, y in (
         ("training", raw.x_train, y_train),
         ("test", raw.x_test, y_test),
@@ -152,6 +158,18 @@ def _check_counts(raw, y_train, y_test):
             raise InputError(
                 f"{raw.source} must hold as many labels as images, at least one. "
                 f"Received: {len(x)} {split} images and {len(y)} labels"
+            )
+        if 0 in x.shape or x.shape[1:] != raw.x_train.shape[1:]:
+            raise InputError(
+                f"{raw.source} must hold images that are all of one size. Received: "
+                f"{split} images of {x.shape[1:]}, training images of "
+                f"{raw.x_train.shape[1:]}"
+            )
+        if (y == y[0]).all():
+            raise InputError(
+                f"{raw.source} must hold examples of two classes or more, or accuracy "
+                f"says nothing. Received: {len(x)} {split} examples, all of class "
+                f"{y[0]}"
             )
 
 

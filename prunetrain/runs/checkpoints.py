@@ -13,6 +13,7 @@ import contextlib
 import hashlib
 import json
 import os
+import re
 import shutil
 import warnings
 
@@ -31,7 +32,7 @@ def save(folder, state, position):
     Args:
         folder: `pathlib.Path` of the training's checkpoints; made if need be.
         state: `tf.train.Checkpoint`.
-        position: what else to go on from, to be written as JSON.
+        position: what else to go on from, a dict to be written as JSON.
 
     Raises:
         OSError: it could not be written; those that were there still are.
@@ -79,11 +80,18 @@ def tidy(folder):
 
 
 def position(folder):
-    """The position of the last checkpoint, or None if there is none."""
+    """The position of the last checkpoint, or None if there is none.
+
+    Raises:
+        ValueError, RecursionError: what was written is no JSON object.
+    """
     numbers = _numbers(folder)
     if not numbers:
         return None
-    return json.loads((folder / str(numbers[-1]) / _POSITION).read_bytes())
+    values = json.loads((folder / str(numbers[-1]) / _POSITION).read_bytes())
+    if not isinstance(values, dict):
+        raise ValueError(f"{_POSITION} holds no JSON object")
+    return values
 
 
 def restore(folder, state):
@@ -111,7 +119,8 @@ def _numbers(folder):
     """The numbers of the checkpoints, the last one last."""
     if not folder.is_dir():
         return []
-    return sorted(int(path.name) for path in folder.iterdir() if path.name.isdigit())
+    names = [path.name for path in folder.iterdir()]
+    return sorted(int(name) for name in names if re.fullmatch("[1-9][0-9]*", name))
 
 
 def _problem(path):

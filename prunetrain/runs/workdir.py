@@ -30,10 +30,8 @@ import re
 import tempfile
 import time
 
-import numpy as np
-
 from prunetrain.errors import InputError, RunError
-from prunetrain.runs import checkpoints, lock
+from prunetrain.runs import checkpoints, lock, tickets
 
 _RESUME = re.compile(r"replicate(\d+)-(\w+)-round(\d+)-resume")
 
@@ -88,8 +86,9 @@ class WorkDirectory:
 
     def __init__(self, path, settings, free=()):
         # A shell leaves the ~ of --workdir=~/x as it is.
-        self.path = pathlib.Path(path or "runs").expanduser()
+        self.path = pathlib.Path(path or "runs")
         try:
+            self.path = self.path.expanduser()
             if not path:
                 self.path = _new_folder()
             _check_ours(self.path)
@@ -99,10 +98,12 @@ class WorkDirectory:
             for folder in ("tickets", "checkpoints"):
                 (self.path / folder).mkdir(parents=True, exist_ok=True)
             self._settle(settings, free)
-        except OSError as error:
+        # RuntimeError: ~name of a user that there is not.
+        except (OSError, RuntimeError) as error:
+            problem = getattr(error, "strerror", None) or error
             raise InputError(
                 f"`workdir` must be a folder that can be written. Received: "
-                f"workdir={str(self.path)!r} ({error.strerror})"
+                f"workdir={str(self.path)!r} ({problem})"
             ) from error
         self._rows = {row.key: row for row in read_rows(self.path)}
         with _told(self.path / "checkpoints"):
@@ -194,14 +195,21 @@ class WorkDirectory:
         taken from there: the last lines here may have been lost.
         """
         file = self.path / "metrics.jsonl"
-        lines = file.read_bytes().splitlines(keepends=True) if file.exists() else []
-        whole = [(_key(line, file), line) for line in lines if line.endswith(b"\n")]
+        try:
+            lines = file.read_bytes().splitlines(keepends=True) if file.exists() else []
+        except OSError as error:
+            raise _damaged(file, error) from error
+        whole = [
+            (_key(_parse_json(line, file), file), line)
+            for line in lines
+            if line.endswith(b"\n")
+        ]
         finished = [(key, line) for key, line in whole if key in self._rows]
         begun = [
             (key, _metrics_line(values).encode())
             for key, folder in self._resumes().items()
             if key not in self._rows
-            for values in checkpoints.position(folder)["metrics"]
+            for values in _position(key, folder)["metrics"]
         ]
         ordered = sorted(finished + begun, key=lambda pair: pair[0][0])
         kept = [line for _, line in ordered]
@@ -227,7 +235,12 @@ class WorkDirectory:
     def ends_at(self, replicate, round):
         """Whether `round` was recorded as the last one."""
         file = self._end(replicate)
-        return file.exists() and file.read_text().split("\n")[0] == str(round)
+        if not file.exists():
+            return False
+        try:
+            return int(file.read_text().partition("\n")[0]) == round
+        except (OSError, ValueError) as error:
+            raise _damaged(file, error) from error
 
     def save_masks(self, replicate, round, paths, masks):
         """Writes the masks that `round` trains under, one bit a weight.
@@ -236,14 +249,8 @@ class WorkDirectory:
             paths: the kernels' paths.
             masks: boolean arrays aligned with them.
         """
-        arrays = {"paths": np.array(paths)}
-        for index, mask in enumerate(map(np.asarray, masks)):
-            arrays[f"bits_{index}"] = np.packbits(mask)
-            arrays[f"shape_{index}"] = np.array(mask.shape)
-        data = io.BytesIO()
-        np.savez(data, **arrays)
         with _told(self._ticket(replicate, round)) as file:
-            _write(file, data.getvalue())
+            _write(file, tickets.to_bytes(paths, masks))
 
     def load_masks(self, replicate, round):
         """The masks that `round` trains under, a list of boolean arrays.
@@ -253,18 +260,8 @@ class WorkDirectory:
         """
         file = self._ticket(replicate, round)
         try:
-            with (
-                open(file, "rb") as stream,
-                np.load(stream, allow_pickle=False) as arrays,
-            ):
-                masks = []
-                for index in range(len(arrays["paths"])):
-                    shape = tuple(map(int, arrays[f"shape_{index}"]))
-                    bits = np.unpackbits(arrays[f"bits_{index}"])
-                    masks.append(bits[: np.prod(shape)].astype(bool).reshape(shape))
-                return masks
-        # Damage comes to light as a dozen types, from zipfile, zlib and NumPy.
-        except Exception as error:
+            return tickets.from_bytes(file.read_bytes())
+        except (OSError, ValueError) as error:
             raise _damaged(file, error) from error
 
     def save_weights(self, model, replicate, branch, round):
@@ -314,7 +311,7 @@ class WorkDirectory:
 
     def position(self, key):
         """The position of a training's last checkpoint, or None if there is none."""
-        return checkpoints.position(self._resume(*key))
+        return _position(key, self._resume(*key))
 
     def restore(self, key, state):
         """Reads the last checkpoint's state; see `checkpoints.restore`."""
@@ -339,18 +336,37 @@ def read_rows(path):
     file = pathlib.Path(path) / "results.csv"
     if not file.exists():
         return []
-    fields = dataclasses.fields(Row)
     try:
         with open(file, newline="") as stream:
             reader = csv.DictReader(stream)
-            if reader.fieldnames is None:
-                raise ValueError("it is empty")
-            return [
-                Row(**{field.name: field.type(line[field.name]) for field in fields})
-                for line in reader
-            ]
-    except (KeyError, ValueError, TypeError, csv.Error) as error:
+            if not {x.name for x in dataclasses.fields(Row)} <= {
+                *(reader.fieldnames or ())
+            }:
+                raise ValueError("it lacks columns")
+            rows = [_row(line) for line in reader]
+            if len({row.key for row in rows}) < len(rows):
+                raise ValueError("a training has two rows")
+            return rows
+    except (OSError, ValueError, csv.Error) as error:
         raise _damaged(file, error) from error
+
+
+def _row(line):
+    """`Row` from the texts by column, or ValueError."""
+    if None in line or None in line.values():
+        raise ValueError("a row is shorter or longer than the header")
+    row = Row(**{x.name: x.type(line[x.name]) for x in dataclasses.fields(Row)})
+    for name, value in vars(row).items():
+        if isinstance(value, str):
+            valid = re.fullmatch(r"\w+", value)
+        elif isinstance(value, int):
+            valid = 0 <= value < 2**63
+        else:
+            # A loss may be whatever it was.
+            valid = not name.endswith(("accuracy", "sparsity")) or 0 <= value <= 1
+        if not valid:
+            raise ValueError(f"{name} cannot be {line[name]!r}")
+    return row
 
 
 def _metrics_line(values):
@@ -368,18 +384,34 @@ def _parse_json(text, file):
         values = json.loads(text)
         if not isinstance(values, dict):
             raise ValueError("it holds no JSON object")
-    except ValueError as error:
+    # Brackets within brackets without end are more than Python's parser takes.
+    except (ValueError, RecursionError) as error:
         raise _damaged(file, error) from error
     return values
 
 
-def _key(line, file):
+def _key(values, file):
     """The training that a line of metrics.jsonl belongs to, as `Row.key`."""
-    values = _parse_json(line, file)
+    key = tuple(values.get(name) for name in ("replicate", "branch", "round"))
+    if [type(value) for value in key] != [int, str, int]:
+        raise _damaged(file, ValueError(f"a line is of the training {key}"))
+    return key
+
+
+def _position(key, folder):
+    """The position of a training's last checkpoint, or None if there is none."""
     try:
-        return values["replicate"], values["branch"], values["round"]
-    except KeyError as error:
-        raise _damaged(file, error) from error
+        position = checkpoints.position(folder)
+        if position is None:
+            return None
+        step, metrics = position["step"], position["metrics"]
+        if type(step) is not int or any(_key(x, folder) != key for x in metrics):
+            raise ValueError("it is of another training")
+        return position
+    except (
+        *(OSError, ValueError, RecursionError, LookupError, TypeError, AttributeError),
+    ) as error:
+        raise _damaged(folder, error) from error
 
 
 def _damaged(file, error):

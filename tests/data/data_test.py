@@ -96,7 +96,10 @@ def test_labels_stay_with_their_images(raw):
 def test_the_split_is_always_the_same_and_drawn_at_random(raw):
     assert images_of(raw()) == images_of(raw())
     # Not the head and not the tail of the data.
-    taken = raw(x_train=np.arange(60, dtype=np.uint8).reshape(60, 1, 1, 1))
+    taken = raw(
+        x_train=np.arange(60, dtype=np.uint8).reshape(60, 1, 1, 1),
+        x_test=np.zeros((30, 1, 1, 1), np.uint8),
+    )
     positions = np.rint(taken.validation[0].ravel() * 255).astype(int).tolist()
     assert positions == sorted(positions)
     assert positions not in (list(range(10)), list(range(50, 60)))

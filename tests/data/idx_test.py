@@ -126,6 +126,38 @@ def test_no_more_is_unpacked_than_a_header_announces(tmp_path):
     assert peak < 2**24
 
 
+def packed_with_header(*sizes):
+    """A gzipped file of three dimensions that holds less than it announces."""
+    return gzip.compress(WHOLE[:4] + struct.pack(">3I", *sizes) + WHOLE[16:])
+
+
+@pytest.mark.parametrize("sizes", [(2**11,) * 3, (2**32 - 1,) * 3, (1, 1, 2**18)])
+def test_what_packed_bytes_cannot_become_is_not_allocated(sizes, tmp_path):
+    path = write(tmp_path, packed_with_header(*sizes), "images.gz")
+    tracemalloc.start()
+    try:
+        with toys.raises(errors.InputError, "announces", "can be unpacked to"):
+            idx.read_idx(path, 3)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 2**17
+
+
+def test_a_packed_file_that_is_smaller_than_most_is_read(tmp_path):
+    # Zeros: packed as tightly as gzip can.
+    zeros = np.zeros((100, 100, 100), np.uint8)
+    path = write(tmp_path, gzip.compress(tiny.idx_bytes(zeros)), "images.gz")
+    assert path.stat().st_size < zeros.size / 900
+    assert idx.read_idx(path, 3).shape == zeros.shape
+
+
+def test_sizes_whose_product_is_0_are_no_way_around(tmp_path):
+    content = WHOLE[:4] + struct.pack(">3I", 2**32 - 1, 2**32 - 1, 0)
+    with toys.raises(errors.InputError, "Get it again"):
+        idx.read_idx(write(tmp_path, content), 3)
+
+
 def test_a_file_that_is_not_there_is_named(tmp_path):
     with toys.raises(errors.InputError, str(tmp_path / "nowhere")):
         idx.read_idx(tmp_path / "nowhere", 3)

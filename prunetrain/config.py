@@ -161,7 +161,23 @@ class Config:
         unit="examples",
         low=1,
     )
-    model: str = _option("Model", "lenet_300_100", "the network", choices=MODELS)
+    model: str = _option(
+        "Model",
+        "lenet_300_100",
+        "the network, by name or as package.module:function, which is imported and "
+        "called: it runs that code. Its outputs must be logits; keras.applications has "
+        "them with --model_args=weights=None,classifier_activation=None",
+        choices=MODELS,
+        importable=True,
+    )
+    model_args: str = _option(
+        "Model",
+        "",
+        "arguments for the model's function, name=value,… Shape and number of classes "
+        "are filled in from the data where it takes input_shape and num_classes (or "
+        "classes)",
+        unit="name=value,…",
+    )
     precision: str = _option(
         "Model", "float32", "Keras's dtype policy", choices=PRECISIONS
     )
@@ -247,6 +263,18 @@ class Config:
     pattern: str = _option(
         "Pruning", "element", "what is removed together", choices=PATTERNS
     )
+    prune_include: tuple[str, ...] = _option(
+        "Pruning",
+        (),
+        "regular expressions on variable paths: only what matches one is pruned. "
+        "Embeddings and other matrices that are not named kernel come in this way. "
+        "Empty: all kernels",
+    )
+    prune_exclude: tuple[str, ...] = _option(
+        "Pruning",
+        (),
+        "likewise: what matches one is not pruned, for example output",
+    )
     rewind_step: int = _option(
         "Pruning",
         0,
@@ -287,6 +315,17 @@ class Config:
         for field in dataclasses.fields(self):
             if field.name.endswith("_args"):
                 self.arguments(field.name)
+        for name in ("prune_include", "prune_exclude"):
+            self._check_patterns(name)
+
+    def _check_patterns(self, name):
+        for pattern in getattr(self, name):
+            try:
+                re.compile(pattern)
+            except re.error as error:
+                raise ConfigError(
+                    name, pattern, f"must hold regular expressions ({error})"
+                ) from error
 
     def checkpoint_interval(self):
         """`checkpoint_every` as `(steps, seconds)`, one of them infinite."""

@@ -13,11 +13,10 @@ import warnings
 import numpy as np
 
 from prunetrain import config as config_lib
-from prunetrain import data, optimizers
+from prunetrain import data, models, optimizers
 from prunetrain.config import ConfigError
 from prunetrain.errors import InputError
 from prunetrain.lazy import keras, tf
-from prunetrain.models import MODELS
 from prunetrain.runs import workers
 
 # A signal waits for the end of a dispatch.
@@ -91,7 +90,7 @@ class Lab:
     """
 
     def __init__(self, config, compile):
-        from prunetrain.core import loops, pruned_model, snapshot, steps
+        from prunetrain.core import loops, snapshot, steps
 
         tf.config.experimental.enable_op_determinism()
         self.config = config
@@ -111,7 +110,7 @@ class Lab:
         self._shapes = dataset.input_shape, dataset.num_classes
         # Layers draw initial values from the global seed even if these are replaced.
         keras.utils.set_random_seed(config.seed)
-        self.pruned = pruned_model.PrunedModel(self._make_model())
+        self.pruned = self._prunable(self._make_model())
         if compile == "xla" and steps.has_max_pooling(self.pruned.model):
             raise ConfigError(
                 "compile",
@@ -244,8 +243,23 @@ class Lab:
         return self.evaluate("test", best.step), at_last
 
     def _make_model(self):
+        arguments = self.config.arguments("model_args")
         with _policy(self.config.precision):
-            return MODELS[self.config.model](*self._shapes)
+            return models.make(self.config.model, *self._shapes, arguments)
+
+    def _prunable(self, model):
+        """`PrunedModel` of what the settings include and do not exclude."""
+        from prunetrain.core import pruned_model, selection
+
+        config = self.config
+        patterns = [x or None for x in (config.prune_include, config.prune_exclude)]
+        try:
+            return pruned_model.PrunedModel(model, selection.kernels(*patterns))
+        except ValueError as error:
+            raise InputError(
+                f"--prune_include={','.join(config.prune_include)} "
+                f"--prune_exclude={','.join(config.prune_exclude)}: {error}"
+            ) from error
 
     def _make_optimizer(self):
         config = self.config
@@ -261,6 +275,7 @@ class Lab:
 
     def _rates_per_kernel(self):
         """`layer_rates`, or by default half the rate for the output layer."""
+        from prunetrain.core import selection
         from prunetrain.pruning import prune
 
         config = self.config
@@ -278,8 +293,12 @@ class Lab:
                 ) from error
         if config.allocation != "layerwise":
             return None
-        # Frankle & Carbin 2019, figure 2: the output layer at half the rate.
-        return [config.prune_rate] * (len(paths) - 1) + [config.prune_rate / 2]
+        # Frankle & Carbin 2019, figure 2: the output layer at half the rate. It may be
+        # excluded from pruning.
+        every = selection.kernels()(self.pruned.model)
+        output = [choice.variable for choice in every if choice.prunable][-1:]
+        halved = [any(kernel is x for x in output) for kernel in self.pruned.kernels]
+        return [config.prune_rate / (2 if half else 1) for half in halved]
 
 
 @contextlib.contextmanager

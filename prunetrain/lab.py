@@ -45,8 +45,9 @@ def open_lab(config, directory):
             f"one of {', '.join(config_lib.COMPILE_MODES)}. Received: {compile!r}. "
             "Restore it, or start again in another --workdir"
         )
+    file = _file_of_model(config, directory, began)
     lab = Lab(config, compile)
-    now = environment(lab.loop.mode)
+    now = {**environment(lab.loop.mode), **file}
     changes = [
         f"{name} was {began[name]}, is {value}"
         for name, value in now.items()
@@ -60,6 +61,24 @@ def open_lab(config, directory):
         )
     directory.record_environment(now)
     return lab
+
+
+def _file_of_model(config, directory, began):
+    """What is recorded about the model's file, if it comes from one.
+
+    Raises:
+        InputError: it is not the file that the run began with.
+    """
+    if not config.starts_trained:
+        return {}
+    now = models.digest(config.model)
+    known = began.get("model_sha256", now)
+    if known != now:
+        raise InputError(
+            f"--model={config.model} has changed since {directory.path} began (SHA-256 "
+            f"was {known}, is {now}). Restore it, or start again in another --workdir"
+        )
+    return {"model_sha256": now}
 
 
 def environment(compile_mode):
@@ -159,10 +178,14 @@ class Lab:
         masks = [tf.ones_like(mask) for mask in self.pruned.masks]
         self.pruned.set_masks(masks, allow_regrowth=True)
 
-    def draw_weights(self, seed):
-        """Fresh initial weights (under the present masks) and a fresh optimizer."""
+    def draw_weights(self, seed, fresh=False):
+        """Initial weights (under the present masks) and a fresh optimizer.
+
+        The weights of a model from a file are those of the file, unless they are to be
+        `fresh`.
+        """
         keras.utils.set_random_seed(seed)
-        model, optimizer = self._make_model(), self._make_optimizer()
+        model, optimizer = self._make_model(fresh), self._make_optimizer()
         optimizer.build(model.trainable_variables)
         for mine, fresh in (
             (self.pruned.model.variables, model.variables),
@@ -242,10 +265,10 @@ class Lab:
         self.best.restore()
         return self.evaluate("test", best.step), at_last
 
-    def _make_model(self):
+    def _make_model(self, fresh=False):
         arguments = self.config.arguments("model_args")
         with _policy(self.config.precision):
-            return models.make(self.config.model, *self._shapes, arguments)
+            return models.make(self.config.model, *self._shapes, arguments, fresh)
 
     def _prunable(self, model):
         """`PrunedModel` of what the settings include and do not exclude."""

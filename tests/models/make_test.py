@@ -1,6 +1,7 @@
 """`models.make`: a user's own networks, what they are given, what is refused."""
 
 import functools
+import hashlib
 import sys
 import types
 
@@ -184,3 +185,77 @@ def test_sizes_that_are_open_and_a_last_axis_of_1_fit(own, shape):
     )
     outputs = make("own_models:open")(np.ones((2, 4, 4, 1), np.float32))
     assert outputs.shape == (2, 4, 3)
+
+
+# Files
+
+
+@pytest.fixture
+def file(tmp_path):
+    """A file with a trained model."""
+    net((4, 4, 1), 3).save(tmp_path / "net.keras")
+    return tmp_path / "net.keras"
+
+
+def test_a_model_from_a_file_has_the_weights_of_the_file(file):
+    first, second = (make(str(file)) for _ in range(2))
+    assert toys.bits(first.weights) == toys.bits(second.weights)
+    stored = keras.saving.load_model(file)
+    assert toys.bits(first.weights) == toys.bits(stored.weights)
+
+
+def test_a_model_from_a_file_can_be_drawn_afresh_by_the_seed(file):
+    def kernel(seed):
+        keras.utils.set_random_seed(seed)
+        return models.make(str(file), (4, 4, 1), 3, fresh=True).weights[0].numpy()
+
+    np.testing.assert_array_equal(kernel(1), kernel(1))
+    for other in (kernel(2), make(str(file)).weights[0].numpy()):
+        assert (kernel(1) != other).all()
+
+
+def test_the_digest_of_a_file_is_its_sha_256(file):
+    assert models.digest(str(file)) == hashlib.sha256(file.read_bytes()).hexdigest()
+
+
+def test_a_model_from_a_file_takes_no_arguments(file):
+    refused("--model_args=units=3: must be empty", name=str(file), units=3)
+
+
+def test_a_file_that_is_missing_is_refused(tmp_path):
+    name = str(tmp_path / "net.keras")
+    refused(f"--model={name} cannot be read (No such file", name=name)
+
+
+def test_a_folder_is_no_model(tmp_path):
+    (tmp_path / "net.keras").mkdir()
+    refused("cannot be read", name=str(tmp_path / "net.keras"))
+
+
+@pytest.mark.parametrize("fraction", [0.0, 0.5, 0.98])
+def test_a_file_that_is_cut_off_is_refused(file, fraction):
+    content = file.read_bytes()
+    file.write_bytes(content[: int(fraction * len(content))])
+    refused(f"--model={file} cannot be loaded", "damaged", name=str(file))
+
+
+def test_a_file_with_code_is_refused_with_the_remedy(tmp_path):
+    name = str(tmp_path / "code.keras")
+    inputs = keras.Input((4, 4, 1))
+    flat = keras.layers.Flatten()(keras.layers.Lambda(lambda x: 2 * x)(inputs))
+    keras.Model(inputs, keras.layers.Dense(3)(flat)).save(name)
+    refused("Lambda", "--model=package.module:function", name=name)
+
+
+def test_a_file_with_a_class_of_the_user_s_is_refused_with_the_remedy(tmp_path):
+    class Own(keras.layers.Flatten):
+        pass
+
+    name = str(tmp_path / "own.keras")
+    layers = [keras.Input((4, 4, 1)), Own(), keras.layers.Dense(3)]
+    keras.Sequential(layers).save(name)
+    refused("Own", "--model=package.module:function", name=name)
+
+
+def test_a_model_from_a_file_must_be_for_the_shape_of_the_data(file):
+    refused("(4, 4, 1)", "(5, 5, 1)", name=str(file), shape=(5, 5, 1))

@@ -218,7 +218,11 @@ def train(pruned, step, data, num_steps=20):
 
 
 @pytest.mark.parametrize("arrange", ARRANGEMENTS)
-@pytest.mark.parametrize("group", GROUPS)
+@pytest.mark.parametrize(
+    "group",
+    # Loops over time take long to differentiate.
+    [pytest.param(g, marks=[pytest.mark.slow] * (g == "recurrent")) for g in GROUPS],
+)
 def test_every_kind_is_found_pruned_trained_saved_and_loaded(group, arrange, tmp_path):
     """B1, B2, B4, B6."""
     model, chain = build(group, arrange)

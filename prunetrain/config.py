@@ -316,6 +316,12 @@ class Config:
                 f"must be 0 for --model={self.model}, which round 0 does not train; "
                 "a function that loads the file is trained",
             )
+        if self.precision != "float32" and self.starts_trained:
+            raise ConfigError(
+                "precision",
+                self.precision,
+                f"must be float32 for --model={self.model}: its layers have their own",
+            )
         if self.layer_rates and self.allocation != "layerwise":
             raise ConfigError(
                 "layer_rates",

@@ -183,6 +183,10 @@ def test_a_model_from_a_file_is_not_trained_in_round_0_and_cannot_be_rewound_lat
     refused("rewind_step", 3, "must be 0 for --model=a.keras", model="a.keras")
 
 
+def test_a_model_from_a_file_has_a_precision_of_its_own():
+    refused("precision", "bfloat16", "--model=a.keras", model="a.keras")
+
+
 @pytest.mark.parametrize("field", ["prune_include", "prune_exclude"])
 def test_patterns_must_be_regular_expressions(field):
     refused(field, "hidden_(", "regular expressions", "hidden_(")

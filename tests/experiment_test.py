@@ -878,8 +878,11 @@ class Fault(keras.layers.Layer):
     "place", ["the loss", "the gradient of net/hidden/kernel", "net/fault/statistic"]
 )
 def test_a_training_that_diverges_is_told_to_the_step_and_the_others_go_on(
-    place, monkeypatch, tmp_path
+    place, monkeypatch, tmp_path, labs
 ):
+    # Not one that is lent: the place is no setting.
+    monkeypatch.setattr(lab_lib, "Lab", labs.make)
+
     def faulty(input_shape, num_classes):
         layers = keras.layers
         hidden, output = (

@@ -13,7 +13,7 @@ import re
 from prunetrain.data import DATASETS, SCALINGS
 from prunetrain.errors import InputError
 from prunetrain.flagfiles import can_hold
-from prunetrain.models import MODELS
+from prunetrain.models import MODELS, SUFFIX
 from prunetrain.optimizers import OPTIMIZERS, SCHEDULES
 from prunetrain.pruning.allocation import ALLOCATIONS
 from prunetrain.pruning.criteria import CRITERIA
@@ -73,10 +73,12 @@ def _option(
     below=None,
     binding=True,
     importable=False,
+    suffix=None,
 ):
     """A field; one that is not `binding` may change while a run goes on.
 
-    `choices` that are `importable` may also be package.module:function.
+    `choices` that are `importable` may also be package.module:function; with a `suffix`
+    also a file whose name ends so.
     """
     metadata = {
         "group": group,
@@ -88,6 +90,7 @@ def _option(
         "below": below,
         "binding": binding,
         "importable": importable,
+        "suffix": suffix,
     }
     return dataclasses.field(default=default, metadata=metadata)
 
@@ -161,7 +164,26 @@ class Config:
         unit="examples",
         low=1,
     )
-    model: str = _option("Model", "lenet_300_100", "the network", choices=MODELS)
+    model: str = _option(
+        "Model",
+        "lenet_300_100",
+        "the network, by name or as package.module:function, which is imported and "
+        "called: it runs that code. Its outputs must be logits; keras.applications has "
+        "them with --model_args=weights=None,classifier_activation=None. Or a trained "
+        "one, file.keras: round 0 only evaluates it, and every round starts from its "
+        "weights",
+        choices=MODELS,
+        importable=True,
+        suffix=SUFFIX,
+    )
+    model_args: str = _option(
+        "Model",
+        "",
+        "arguments for the model's function, name=value,… Shape and number of classes "
+        "are filled in from the data where it takes input_shape and num_classes (or "
+        "classes)",
+        unit="name=value,…",
+    )
     precision: str = _option(
         "Model", "float32", "Keras's dtype policy", choices=PRECISIONS
     )
@@ -247,6 +269,18 @@ class Config:
     pattern: str = _option(
         "Pruning", "element", "what is removed together", choices=PATTERNS
     )
+    prune_include: tuple[str, ...] = _option(
+        "Pruning",
+        (),
+        "regular expressions on variable paths: only what matches one is pruned. "
+        "Embeddings and other matrices that are not named kernel come in this way. "
+        "Empty: all kernels",
+    )
+    prune_exclude: tuple[str, ...] = _option(
+        "Pruning",
+        (),
+        "likewise: what matches one is not pruned, for example output",
+    )
     rewind_step: int = _option(
         "Pruning",
         0,
@@ -275,6 +309,19 @@ class Config:
                 self.rewind_step,
                 f"must be less than train_steps={self.train_steps}",
             )
+        if self.rewind_step and self.starts_trained:
+            raise ConfigError(
+                "rewind_step",
+                self.rewind_step,
+                f"must be 0 for --model={self.model}, which round 0 does not train; "
+                "a function that loads the file is trained",
+            )
+        if self.precision != "float32" and self.starts_trained:
+            raise ConfigError(
+                "precision",
+                self.precision,
+                f"must be float32 for --model={self.model}: its layers have their own",
+            )
         if self.layer_rates and self.allocation != "layerwise":
             raise ConfigError(
                 "layer_rates",
@@ -287,6 +334,26 @@ class Config:
         for field in dataclasses.fields(self):
             if field.name.endswith("_args"):
                 self.arguments(field.name)
+        for name in ("prune_include", "prune_exclude"):
+            self._check_patterns(name)
+
+    @property
+    def starts_trained(self):
+        """Whether the model comes from a file: round 0 evaluates it as it is."""
+        return self.model.endswith(SUFFIX)
+
+    def last_step(self, round):
+        """The step at which the trainings of a round end."""
+        return 0 if self.starts_trained and not round else self.train_steps
+
+    def _check_patterns(self, name):
+        for pattern in getattr(self, name):
+            try:
+                re.compile(pattern)
+            except re.error as error:
+                raise ConfigError(
+                    name, pattern, f"must hold regular expressions ({error})"
+                ) from error
 
     def checkpoint_interval(self):
         """`checkpoint_every` as `(steps, seconds)`, one of them infinite."""
@@ -422,10 +489,15 @@ def _check_held(field, value):
 
 
 def _check_choice(field, value):
-    choices, importable = field.metadata["choices"], field.metadata["importable"]
+    choices, importable, suffix = (
+        field.metadata[name] for name in ("choices", "importable", "suffix")
+    )
     if choices is None or value in choices or (importable and is_import_path(value)):
         return
+    if suffix and value.endswith(suffix) and value != suffix:
+        return
     own = " or package.module:function" if importable else ""
+    own += f" or a file *{suffix}" if suffix else ""
     raise ConfigError(
         field.name,
         value,

@@ -64,7 +64,7 @@ def run(config, workdir=None, progress=None):
         return Results(directory.path, directory.rows)
     display.expect(
         sum(
-            config.train_steps - reached(config, replicate, *stage, directory)
+            config.last_step(stage[0]) - reached(config, replicate, *stage, directory)
             for replicate, plan in enumerate(plans)
             for stage in plan
         )
@@ -150,7 +150,7 @@ def find_tickets(lab, config, replicate, directory, display):
         log = training.Log(directory, display, key, lab.pruned, progress)
         saves = training.Saves(lab, directory, key, progress)
         try:
-            best, last = training.train(lab, progress, log, saves, round == 0)
+            best, last = training.train(lab, progress, log, saves, round)
         except training.DivergedError as error:
             raise diverged(lab, config, directory, key, progress, error) from error
         if branch == "ticket" and round < config.rounds:
@@ -176,7 +176,7 @@ def start(lab, config, directory, key):
     else:
         lab.make_dense()
     if branch == "reinit":
-        lab.draw_weights(seed_for(config, "reinit", replicate, round))
+        lab.draw_weights(seed_for(config, "reinit", replicate, round), fresh=True)
     elif round:
         lab.rewind.restore()
     else:

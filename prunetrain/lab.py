@@ -13,11 +13,10 @@ import warnings
 import numpy as np
 
 from prunetrain import config as config_lib
-from prunetrain import data, optimizers
+from prunetrain import data, models, optimizers
 from prunetrain.config import ConfigError
 from prunetrain.errors import InputError
 from prunetrain.lazy import keras, tf
-from prunetrain.models import MODELS
 from prunetrain.runs import workers
 
 # A signal waits for the end of a dispatch.
@@ -46,8 +45,9 @@ def open_lab(config, directory):
             f"one of {', '.join(config_lib.COMPILE_MODES)}. Received: {compile!r}. "
             "Restore it, or start again in another --workdir"
         )
+    file = _file_of_model(config, directory, began)
     lab = Lab(config, compile)
-    now = environment(lab.loop.mode)
+    now = {**environment(lab.loop.mode), **file}
     changes = [
         f"{name} was {began[name]}, is {value}"
         for name, value in now.items()
@@ -61,6 +61,24 @@ def open_lab(config, directory):
         )
     directory.record_environment(now)
     return lab
+
+
+def _file_of_model(config, directory, began):
+    """What is recorded about the model's file, if it comes from one.
+
+    Raises:
+        InputError: it is not the file that the run began with.
+    """
+    if not config.starts_trained:
+        return {}
+    now = models.digest(config.model)
+    known = began.get("model_sha256", now)
+    if known != now:
+        raise InputError(
+            f"--model={config.model} has changed since {directory.path} began (SHA-256 "
+            f"was {known}, is {now}). Restore it, or start again in another --workdir"
+        )
+    return {"model_sha256": now}
 
 
 def environment(compile_mode):
@@ -91,7 +109,7 @@ class Lab:
     """
 
     def __init__(self, config, compile):
-        from prunetrain.core import loops, pruned_model, snapshot, steps
+        from prunetrain.core import loops, snapshot, steps
 
         tf.config.experimental.enable_op_determinism()
         self.config = config
@@ -111,7 +129,7 @@ class Lab:
         self._shapes = dataset.input_shape, dataset.num_classes
         # Layers draw initial values from the global seed even if these are replaced.
         keras.utils.set_random_seed(config.seed)
-        self.pruned = pruned_model.PrunedModel(self._make_model())
+        self.pruned = self._prunable(self._make_model())
         if compile == "xla" and steps.has_max_pooling(self.pruned.model):
             raise ConfigError(
                 "compile",
@@ -160,10 +178,14 @@ class Lab:
         masks = [tf.ones_like(mask) for mask in self.pruned.masks]
         self.pruned.set_masks(masks, allow_regrowth=True)
 
-    def draw_weights(self, seed):
-        """Fresh initial weights (under the present masks) and a fresh optimizer."""
+    def draw_weights(self, seed, fresh=False):
+        """Initial weights (under the present masks) and a fresh optimizer.
+
+        The weights of a model from a file are those of the file, unless they are to be
+        `fresh`.
+        """
         keras.utils.set_random_seed(seed)
-        model, optimizer = self._make_model(), self._make_optimizer()
+        model, optimizer = self._make_model(fresh), self._make_optimizer()
         optimizer.build(model.trainable_variables)
         for mine, fresh in (
             (self.pruned.model.variables, model.variables),
@@ -243,9 +265,24 @@ class Lab:
         self.best.restore()
         return self.evaluate("test", best.step), at_last
 
-    def _make_model(self):
+    def _make_model(self, fresh=False):
+        arguments = self.config.arguments("model_args")
         with _policy(self.config.precision):
-            return MODELS[self.config.model](*self._shapes)
+            return models.make(self.config.model, *self._shapes, arguments, fresh)
+
+    def _prunable(self, model):
+        """`PrunedModel` of what the settings include and do not exclude."""
+        from prunetrain.core import pruned_model, selection
+
+        config = self.config
+        patterns = [x or None for x in (config.prune_include, config.prune_exclude)]
+        try:
+            return pruned_model.PrunedModel(model, selection.kernels(*patterns))
+        except ValueError as error:
+            raise InputError(
+                f"--prune_include={','.join(config.prune_include)} "
+                f"--prune_exclude={','.join(config.prune_exclude)}: {error}"
+            ) from error
 
     def _make_optimizer(self):
         config = self.config
@@ -261,6 +298,7 @@ class Lab:
 
     def _rates_per_kernel(self):
         """`layer_rates`, or by default half the rate for the output layer."""
+        from prunetrain.core import selection
         from prunetrain.pruning import prune
 
         config = self.config
@@ -278,8 +316,12 @@ class Lab:
                 ) from error
         if config.allocation != "layerwise":
             return None
-        # Frankle & Carbin 2019, figure 2: the output layer at half the rate.
-        return [config.prune_rate] * (len(paths) - 1) + [config.prune_rate / 2]
+        # Frankle & Carbin 2019, figure 2: the output layer at half the rate. It may be
+        # excluded from pruning.
+        every = selection.kernels()(self.pruned.model)
+        output = [choice.variable for choice in every if choice.prunable][-1:]
+        halved = [any(kernel is x for x in output) for kernel in self.pruned.kernels]
+        return [config.prune_rate / (2 if half else 1) for half in halved]
 
 
 @contextlib.contextmanager

@@ -90,6 +90,8 @@ def main(argv=None):
 def console():
     """The process that a user starts."""
     signals.handle(signal.SIGTERM, signal.SIGINT)
+    # For --model=my_models:net, behind what is installed; -m has it in front already.
+    sys.path.append(os.getcwd())
     for stream in (sys.stdout, sys.stderr):
         # A console that lacks a character gets its escape, not a traceback.
         if isinstance(stream, io.TextIOWrapper):

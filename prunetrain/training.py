@@ -13,7 +13,7 @@ class DivergedError(RunError):
     """A number is not finite any more: what and at which step, as far as was seen."""
 
 
-def train(lab, progress, log, saves, take_rewind_point):
+def train(lab, progress, log, saves, round):
     """Trains to the last step, keeping the weights of the lowest validation loss.
 
     Args:
@@ -21,7 +21,7 @@ def train(lab, progress, log, saves, take_rewind_point):
         progress: `Progress`, which goes on with the training.
         log: `Log` told of every evaluation.
         saves: `Saves`, which writes the checkpoints.
-        take_rewind_point: whether this training passes the point to rewind to.
+        round: which round it belongs to; that of 0 passes the point to rewind to.
 
     Returns:
         The best and the last `Evaluation`.
@@ -31,7 +31,8 @@ def train(lab, progress, log, saves, take_rewind_point):
         signals.Stopped: a signal came, and what it would have cut off is saved.
     """
     config, then = lab.config, lab.clock()
-    log.begin(progress.step, config.train_steps)
+    last_step = config.last_step(round)
+    log.begin(progress.step, last_step)
     with signals.deferred() as stop:
         while True:
             now = lab.clock()
@@ -39,13 +40,13 @@ def train(lab, progress, log, saves, take_rewind_point):
             if stop:
                 saves.save(progress)
                 stop.obey()
-            if take_rewind_point and progress.step == config.rewind_step:
+            if round == 0 and progress.step == config.rewind_step:
                 lab.rewind.update()
             if evaluation_is_due(config, progress):
                 evaluate(lab, progress, log)
             if saves.due(progress.step):
                 saves.save(progress)
-            if progress.step == config.train_steps:
+            if progress.step == last_step:
                 return progress.best, progress.last
             advance(lab, progress, log)
 

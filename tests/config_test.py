@@ -40,7 +40,7 @@ def refused(field, value, *fragments, **others):
 
 
 def test_every_field_belongs_to_a_kind_that_is_tested_below():
-    assert LISTS == ["layer_rates", "controls"]
+    assert LISTS == ["layer_rates", "prune_include", "prune_exclude", "controls"]
     assert FLOATS == ["learning_rate", "prune_rate"]
     others = {"workdir", "data_dir", "checkpoint_every"}
     assert set(TEXTS) - set(CHOICES) - set(ARGUMENTS) == others
@@ -167,6 +167,29 @@ def test_a_checkpoint_interval_counts_seconds_with_an_s_else_steps(value, interv
 @pytest.mark.parametrize("rewind_step", [10, 11])
 def test_the_rewind_step_must_lie_within_the_training(rewind_step):
     refused("rewind_step", rewind_step, "less than train_steps=10", train_steps=10)
+
+
+def test_a_model_from_a_file_is_a_name_with_its_suffix():
+    assert Config(model="nets/a.keras").starts_trained
+    assert not Config(model="nets:keras").starts_trained
+    refused("model", "net.h5", "or a file *.keras")
+    refused("model", ".keras", "or a file *.keras")
+
+
+def test_a_model_from_a_file_is_not_trained_in_round_0_and_cannot_be_rewound_later():
+    config = Config(model="a.keras", train_steps=20)
+    assert [config.last_step(round) for round in range(3)] == [0, 20, 20]
+    assert Config(train_steps=20).last_step(0) == 20
+    refused("rewind_step", 3, "must be 0 for --model=a.keras", model="a.keras")
+
+
+def test_a_model_from_a_file_has_a_precision_of_its_own():
+    refused("precision", "bfloat16", "--model=a.keras", model="a.keras")
+
+
+@pytest.mark.parametrize("field", ["prune_include", "prune_exclude"])
+def test_patterns_must_be_regular_expressions(field):
+    refused(field, "hidden_(", "regular expressions", "hidden_(")
 
 
 def test_the_last_step_but_one_can_be_rewound_to():

@@ -878,8 +878,11 @@ class Fault(keras.layers.Layer):
     "place", ["the loss", "the gradient of net/hidden/kernel", "net/fault/statistic"]
 )
 def test_a_training_that_diverges_is_told_to_the_step_and_the_others_go_on(
-    place, monkeypatch, tmp_path
+    place, monkeypatch, tmp_path, labs
 ):
+    # Not one that is lent: the place is no setting.
+    monkeypatch.setattr(lab_lib, "Lab", labs.make)
+
     def faulty(input_shape, num_classes):
         layers = keras.layers
         hidden, output = (
@@ -952,7 +955,120 @@ def test_a_run_in_another_precision_holds_its_masks_and_can_be_cut(
     assert all_left(tmp_path / "cut") == all_left(tmp_path / "whole")
 
 
+# A trained model from a file
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A file with a trained model, what it holds, and a run that began with it."""
+    path = tmp_path_factory.mktemp("trained")
+    keras.utils.set_random_seed(3)
+    model = tiny.network((4, 4, 1), 3)
+    model.save(path / "net.keras")
+    config = settings(
+        model=str(path / "net.keras"), controls="reinit", rounds=1, replicates=2
+    )
+    labs = Labs()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(lab_lib, "Lab", labs)
+        run = perform(config, path / "run", labs)
+    run.labs, run.kernels = labs, [model.layers[1].kernel.numpy()]
+    return run
+
+
+def test_round_0_of_a_model_from_a_file_evaluates_it_and_trains_nothing(trained):
+    rows = [row for row in trained.rows if row.round == 0]
+    assert [(row.replicate, row.best_step) for row in rows] == [(0, 0), (1, 0)]
+    assert [x.step for x in trained.evaluations[0, "ticket", 0]] == [0]
+    assert rows[0].val_loss == rows[1].val_loss
+    # Two replicates, ticket and control, of 12 steps each.
+    assert trained.expected == 2 * 2 * 12
+
+
+def test_tickets_of_a_model_from_a_file_are_of_its_weights_and_start_from_them(trained):
+    (dense,) = trained.kernels
+    for replicate in range(2):
+        (mask, _) = trained.directory.load_masks(replicate, 1)
+        (expected,) = toys.lowest_removed([abs(dense)], [mask | True], 38)
+        np.testing.assert_array_equal(mask, expected)
+        start = trained.at[(replicate, "ticket", 1), 0].kernels[0]
+        np.testing.assert_array_equal(start, np.where(mask, dense, 0))
+        end = trained.at[(replicate, "ticket", 1), 12].kernels[0]
+        assert (end[mask] != dense[mask]).mean() > 0.5
+
+
+def test_the_control_of_a_model_from_a_file_has_weights_of_its_own(trained):
+    first, second = (
+        trained.at[(replicate, "reinit", 1), 0].kernels[0] for replicate in range(2)
+    )
+    live = first != 0
+    assert live.sum() == HIDDEN - 38
+    for other in (second, trained.kernels[0]):
+        assert (first[live] != other[live]).all()
+
+
+def test_a_model_file_that_has_changed_is_refused(trained, tmp_path):
+    file = tmp_path / "net.keras"
+    model = tiny.network((4, 4, 1), 3)
+    model.save(file)
+    config = settings(model=str(file), rounds=0)
+    directory = workdir.WorkDirectory(tmp_path / "run", config.as_dict())
+    lab_lib.open_lab(config, directory)
+    lab_lib.open_lab(config, directory)
+    model.layers[1].kernel.assign_add(tf.ones([16, 12]))
+    model.save(file)
+    with toys.raises(errors.InputError, str(file), "has changed", "SHA-256 was"):
+        lab_lib.open_lab(config, directory)
+
+
 # Settings
+
+
+@pytest.mark.parametrize(
+    ("changes", "paths", "left"),
+    [
+        ({"prune_include": "hidden"}, KERNELS[:1], [HIDDEN - 38]),
+        # Half the rate is for the output layer, not for the last one that is left.
+        ({"prune_exclude": "output"}, KERNELS[:1], [HIDDEN - 38]),
+        ({"prune_exclude": "hidden"}, KERNELS[1:], [OUTPUT - 4]),
+    ],
+)
+def test_what_is_pruned_can_be_included_and_excluded(changes, paths, left, tmp_path):
+    run = perform(settings(rounds=1, train_steps=1, **changes), tmp_path)
+    assert [mask.sum() for mask in run.directory.load_masks(0, 1)] == left
+    with np.load(tmp_path / "tickets" / "replicate0-round01.npz") as ticket:
+        assert list(ticket["paths"]) == paths
+
+
+@pytest.mark.parametrize(
+    ("changes", "fragments"),
+    [
+        ({"prune_include": "hiden"}, ["--prune_include=hiden", *KERNELS]),
+        ({"prune_exclude": "hidden,last"}, ["exclude='last'", *KERNELS]),
+        ({"prune_exclude": "kernel"}, ["at least one prunable"]),
+    ],
+)
+def test_patterns_that_select_nothing_are_refused(changes, fragments, tmp_path):
+    with toys.raises(errors.InputError, *fragments):
+        experiment.run(settings(**changes), tmp_path, Recorder())
+
+
+def test_arguments_reach_the_model(tmp_path, monkeypatch):
+    def sized(input_shape, num_classes, units):
+        layers = keras.layers
+        return keras.Sequential(
+            [
+                keras.Input(input_shape),
+                layers.Flatten(),
+                layers.Dense(units, name="hidden"),
+                layers.Dense(num_classes, name="output"),
+            ]
+        )
+
+    monkeypatch.setitem(models.MODELS, "sized", sized)
+    config = settings(model="sized", model_args="units=5", rounds=0, train_steps=1)
+    run = perform(config, tmp_path)
+    assert run.rows[0].weights_remaining == 16 * 5 + 5 * 3
 
 
 def test_global_allocation_takes_the_lowest_of_all_layers(labs, tmp_path):
@@ -1201,9 +1317,9 @@ class Ignore:
         return lambda *arguments: None
 
 
-def train(lab, take_rewind_point):
+def train(lab, round):
     progress = training.Progress(0)
-    return training.train(lab, progress, Ignore(), Ignore(), take_rewind_point)
+    return training.train(lab, progress, Ignore(), Ignore(), round)
 
 
 @pytest.mark.parametrize(
@@ -1217,7 +1333,7 @@ def train(lab, take_rewind_point):
 )
 def test_the_first_of_the_lowest_losses_is_the_best(losses, best, updates):
     lab = Curve(losses)
-    found, last = train(lab, False)
+    found, last = train(lab, round=1)
     assert (found.step, found.loss) == (best, losses[best])
     assert last.step == len(losses) - 1
     assert lab.calls == [("best", step) for step in updates]
@@ -1226,5 +1342,5 @@ def test_the_first_of_the_lowest_losses_is_the_best(losses, best, updates):
 @pytest.mark.parametrize("step", [0, 1, 2])
 def test_the_point_to_rewind_to_is_taken_once_and_in_time(step):
     lab = Curve([4.0, 3.0, 2.0, 1.0], rewind_step=step)
-    train(lab, True)
+    train(lab, round=0)
     assert [call for call in lab.calls if call[0] == "rewind"] == [("rewind", step)]

@@ -653,3 +653,56 @@ def test_a_console_without_our_characters_gets_help_all_the_same():
     assert outcome.returncode == 0
     assert "--prune_rate" in outcome.stdout
     assert outcome.stderr == ""
+
+
+def as_the_installed_command(folder, *arguments):
+    """Runs a script like the one that pip makes, from `folder`; returns the process."""
+    script = folder / "bin" / "prunetrain"
+    script.parent.mkdir()
+    script.write_text("from prunetrain.__main__ import console\n\nconsole()\n")
+    (folder / "my_models.py").write_text(
+        """
+import keras
+
+
+def net(input_shape, num_classes, units):
+    layers = [keras.Input(input_shape), keras.layers.Flatten()]
+    layers += [keras.layers.Dense(units, "relu"), keras.layers.Dense(num_classes)]
+    return keras.Sequential(layers)
+"""
+    )
+    return subprocess.run(
+        [sys.executable, str(script), *arguments],
+        env={**os.environ, "PYTHONPATH": str(tiny.ROOT)},
+        cwd=folder,
+        capture_output=True,
+        text=True,
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("processes", [1, 2])
+def test_a_network_in_the_present_folder_is_found(processes, tmp_path):
+    tiny.write_idx_dataset(tmp_path / "data")
+    done = as_the_installed_command(
+        tmp_path,
+        *("--workdir=run", "--data_dir=data", "--validation_size=20", "--rounds=1"),
+        *("--model=my_models:net", "--model_args=units=5", "--train_steps=3"),
+        *("--replicates=2", f"--parallel_replicates={processes}"),
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    rows = workdir.read_rows(tmp_path / "run")
+    assert [row.weights_remaining for row in rows if not row.round] == [64 * 5 + 50] * 2
+
+
+def test_wrong_arguments_of_a_network_are_one_line(tmp_path):
+    tiny.write_idx_dataset(tmp_path / "data")
+    done = as_the_installed_command(
+        tmp_path,
+        *("--workdir=run", "--data_dir=data", "--validation_size=20"),
+        *("--model=my_models:net", "--model_args=unit=5"),
+    )
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    for fragment in ("--model_args=unit=5", "(input_shape, num_classes, units)"):
+        assert fragment in done.stderr

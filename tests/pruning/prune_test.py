@@ -1,5 +1,6 @@
 """Pruning: exact counts, the same ones each time, and what it refuses."""
 
+import logging
 import math
 import warnings
 
@@ -471,3 +472,16 @@ def test_a_pair_that_gives_other_scores_at_each_call_is_refused():
             pruned, rate=0.2, criterion=scored(lambda w: tf.random.uniform(w.shape))
         )
     assert pruned.sparsity() == 0
+
+
+def test_kernels_of_many_shapes_are_pruned_without_a_word_of_tensorflow_s():
+    heard = []
+    handler = logging.Handler()
+    handler.emit = lambda record: heard.append(record.getMessage())
+    logger = logging.getLogger("tensorflow")
+    logger.addHandler(handler)
+    try:
+        pt.prune(pt.PrunedModel(toys.mlp(range(3, 12))), rate=0.2)
+    finally:
+        logger.removeHandler(handler)
+    assert heard == []

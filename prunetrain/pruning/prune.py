@@ -1,6 +1,5 @@
 """Score, allocate, select: the one place where the axes of pruning meet."""
 
-import functools
 import math
 import numbers
 import warnings
@@ -103,26 +102,12 @@ def new_masks(
             _check_values(scores[index], masks[index], layers[index].path)
         if count:
             pool = [_with_pattern(pattern, score) for score in pool]
-            remove_lowest = _remove_lowest(tuple(tuple(x.shape) for x in old))
-            new = remove_lowest(pool, old, tf.constant(count, tf.int64))
+            new = topk.remove_lowest(pool, old, tf.constant(count, tf.int64))
             _check_count(new, sum(layers[i].kept for i in indices) - count)
             for index, mask in zip(indices, new, strict=True):
                 masks[index] = mask
     _warn_of_emptied(layers, masks)
     return masks
-
-
-@functools.cache
-def _remove_lowest(shapes):
-    """`topk.remove_lowest` for tensors of these shapes only.
-
-    It is compiled for each shape; as one function for all of them it would make
-    TensorFlow warn of retracing in networks with many.
-    """
-    del shapes
-    # As a partial: TensorFlow counts the traces of a function by its code.
-    apart = functools.partial(topk.remove_lowest.python_function)
-    return tf.function(apart, jit_compile=True)
 
 
 def num_to_remove_by_rate(rate, kept, total):

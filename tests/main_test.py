@@ -111,8 +111,11 @@ def repeated(tmp_path_factory, first):
 def test_a_run_exits_with_0_and_a_silent_standard_error(name, request):
     # TensorFlow alone writes several lines there.
     _, outcome = request.getfixturevalue(name)
-    assert outcome.stderr == ""
-    assert outcome.code == 0
+    lines = outcome.stderr.splitlines()
+    if toys.VERSIONS["tensorflow"] < (2, 20):
+        # Nothing keeps it from telling its first compilation, and how it tells it.
+        lines = [x for x in lines if not re.match("WARNING: All log|I0000 .*XLA!", x)]
+    assert (lines, outcome.code) == ([], 0)
 
 
 def without_progress(text):

@@ -51,6 +51,20 @@ MORE_OPTIMIZERS = {
     "lamb": lambda **kw: keras.optimizers.Lamb(0.01, **kw),
     "drift": lambda **kw: Drift(**kw),
 }
+VERSIONS = {
+    module.__name__: tuple(map(int, module.__version__.split(".")[:2]))
+    for module in (keras, tf)
+}
+if VERSIONS["keras"] < (3, 13):
+    # It looks for a path that the variables it is given do not have.
+    del MORE_OPTIMIZERS["muon"]
+
+
+class Repellent(keras.constraints.Constraint):
+    """Moves weights off zero."""
+
+    def __call__(self, kernel):
+        return tf.abs(kernel) + 1.0
 
 
 def cross_entropy():

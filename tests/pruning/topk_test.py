@@ -214,8 +214,10 @@ def test_selection_stores_no_scores_and_no_positions(shapes, function):
     size = math.prod(shapes[0])
     large = [dtype for dtype, elements in found if elements > size // 32 + 1]
     assert set(large) == {"pred"}
-    # The new masks; one more where the size is no multiple of 32.
-    assert len(shapes) <= len(large) <= len(shapes) + (size % 32 > 0)
+    # The new masks; one more where the size is no multiple of 32. XLA wrote them twice
+    # before TensorFlow 2.20.
+    copies = 1 if toys.VERSIONS["tensorflow"] >= (2, 20) else 2
+    assert len(shapes) <= len(large) <= copies * len(shapes) + (size % 32 > 0)
 
 
 # By hand

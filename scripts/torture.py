@@ -140,8 +140,11 @@ def weights(file):
         if isinstance(item, h5py.Dataset):
             found[name] = item[()].tobytes()
 
-    with h5py.File(file) as h5:
-        h5.visititems(add)
+    try:
+        with h5py.File(file) as h5:
+            h5.visititems(add)
+    except OSError:
+        return "cannot be read"
     return found
 
 

@@ -36,9 +36,9 @@ from prunetrain.errors import InputError, RunError
 from prunetrain.runs import checkpoints, files, lock, tickets
 
 _RESUME = re.compile(r"replicate(\d+)-(\w+)-round(\d+)-resume")
-# Room for what HDF5 writes besides the weights.
-_HDF5_BYTES = 1 << 18
-_ZEROS = bytes(1 << 18)
+# More than HDF5 writes besides, for each variable.
+_HDF5_BYTES = 1 << 13
+_ZEROS = bytes(1 << 16)
 # What keeps a file from being written, and what helps.
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _REMEDIES = {
@@ -494,7 +494,8 @@ def _new_folder():
 
 
 def _num_bytes(variable):
-    return math.prod(variable.shape) * variable.value.dtype.size
+    """The room that a variable takes in a file of weights, at most."""
+    return math.prod(variable.shape) * variable.value.dtype.size + _HDF5_BYTES
 
 
 def _check_room(file, num_bytes):
@@ -504,7 +505,7 @@ def _check_room(file, num_bytes):
     """
     try:
         with open(file, "wb") as stream:
-            for _ in range(0, num_bytes + _HDF5_BYTES, len(_ZEROS)):
+            for _ in range(0, num_bytes, len(_ZEROS)):
                 stream.write(_ZEROS)
     except OSError:
         file.unlink(missing_ok=True)

@@ -37,15 +37,19 @@ RUN = (
 ENDED = (*RUN, "--prune_rate=1e-6", "--replicates=2")
 MOMENTS = {
     "at the start": None,
-    "first line of metrics": ("add_metrics", 1),
     "third line of metrics": ("add_metrics", 3),
     "second checkpoint": ("save_checkpoint", 2),
     "ticket": ("save_masks", 1),
     "weights": ("save_weights", 1),
     "row": ("add_row", 1),
 }
-# The checkpoint of round 1 at step 30, that of replicate 1 at step 20.
-CUT, CUT_ENDED = ("save_checkpoint", 6), ("save_checkpoint", 5)
+# Undisturbed, or killed before a call.
+RUNS = {
+    "whole": (RUN, None),
+    "whole ended": (ENDED, None),
+    "cut": (RUN, ("save_checkpoint", 6)),
+    "cut ended": (ENDED, ("save_checkpoint", 5)),
+}
 
 
 def main():
@@ -72,12 +76,6 @@ def table(rows):
 
 def all_faults(folder, only):
     """Yields `(fault, exit code, line, what came then, whether it holds)`."""
-    for path, run in ((folder / "whole", RUN), (folder / "whole ended", ENDED)):
-        code, line = perform(path, run)
-        if code:
-            raise SystemExit(f"the undisturbed run ended with exit code {code}: {line}")
-    strike(folder / "cut", RUN, "kill", CUT)
-    strike(folder / "cut ended", ENDED, "kill", CUT_ENDED)
     for fault, call, arguments in (*stops(folder), *damages(folder)):
         if re.search(only, fault):
             began = time.monotonic()
@@ -89,12 +87,22 @@ def all_faults(folder, only):
             yield row
 
 
+def made(folder, name):
+    """The folder of an undisturbed or an interrupted run, made when it is needed."""
+    path, (run, cut) = folder / name, RUNS[name]
+    if not path.exists():
+        code, line = strike(path, run, "kill", cut) if cut else perform(path, run)
+        if code != (-signal.SIGKILL if cut else 0):
+            raise SystemExit(f"{name}: exit code {code}: {line}")
+    return path
+
+
 # Faults that stop a run
 
 
 def stops(folder):
     """`(fault, function, arguments)` of what keeps a run from writing."""
-    full = ["at the start", "third line of metrics", *list(MOMENTS)[3:]]
+    full = list(MOMENTS)
     cases = [("a file-size limit", "limit", 1, full)]
     cases += [("no permission", "forbid", 1, ["at the start", "second checkpoint"])]
     cases += [("removed", "remove", 1, ["third line of metrics", "second checkpoint"])]
@@ -119,7 +127,7 @@ def stop(folder, kind, moment, expected):
         (path.parent / "filler").unlink(missing_ok=True)
         unmount(path)
         told = code == expected and is_one_line(line)
-        then, same = goes_on(path, folder / "whole", RUN)
+        then, same = goes_on(path, made(folder, "whole"), RUN)
         return code, shown(line, folder), then, told and same
 
 
@@ -128,7 +136,7 @@ def in_the_way(folder):
     path.write_text("")
     code, line = perform(path, RUN)
     path.unlink()
-    then, same = goes_on(path, folder / "whole", RUN)
+    then, same = goes_on(path, made(folder, "whole"), RUN)
     return code, shown(line, folder), then, code == 2 and is_one_line(line) and same
 
 
@@ -136,7 +144,7 @@ def clock(folder):
     """Goes on with a run on a clock that has stepped back, and goes on doing so."""
     path = copy(folder, "cut")
     code, line = strike(path, RUN, "clock", None)
-    then, same = compared(path, folder / "whole")
+    then, same = compared(path, made(folder, "whole"))
     rows = torture.rows(path)
     positive = all(float(row["train_seconds"]) >= 0 for row in rows)
     return code, shown(line, folder), then, same and positive and not code
@@ -277,7 +285,7 @@ DAMAGE = {
 def damages(folder):
     """`(fault, function, arguments)` of a file damaged in an interrupted run."""
     for cut, run, names in (
-        ("cut", RUN, sorted(files_of(folder / "cut"))),
+        ("cut", RUN, sorted(files_of(made(folder, "cut")))),
         ("cut ended", ENDED, ["tickets/replicate0-ends.txt"]),
     ):
         for name in names:
@@ -312,7 +320,7 @@ def damaged(folder, cut, run, name):
         codes.append(code)
         lines.append(shown(line, folder))
     if any(codes):
-        then, same = goes_on(path, folder / cut.replace("cut", "whole"), run)
+        then, same = goes_on(path, made(folder, cut.replace("cut", "whole")), run)
         outcomes, holds = [*outcomes, f"restored: {then}"], holds and same
     codes = "/".join(map(str, dict.fromkeys(codes)))
     return codes, max(lines, key=len), "\n".join(outcomes), holds
@@ -322,13 +330,13 @@ def without_effect(path, folder, cut, name):
     """Whether a finished run that was damaged has left what it should have."""
     # Finished weights are not read by the run; their sum tells.
     unread = {pathlib.Path(name).name} if name.endswith(".h5") else set()
-    return compared(path, folder / cut.replace("cut", "whole"), unread)
+    return compared(path, made(folder, cut.replace("cut", "whole")), unread)
 
 
 def copy(folder, cut):
     path = folder / "copy"
     shutil.rmtree(path, ignore_errors=True)
-    shutil.copytree(folder / cut, path)
+    shutil.copytree(made(folder, cut), path)
     return path
 
 

@@ -135,7 +135,7 @@ def test_weights_that_do_not_fit_never_come_to_hdf5(tmp_path):
     directory = workdir.WorkDirectory(tmp_path, {})
 
     class Model:
-        weights = toys.mlp().weights
+        weights = toys.mlp((6, 300, 100, 10)).weights
 
         def save_weights(self, path):
             pytest.fail("HDF5 would crash as the process ends")

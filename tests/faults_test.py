@@ -277,6 +277,14 @@ def test_a_lost_file_of_metrics_is_missed(cut, tmp_path):
         run(tmp_path / "run")
 
 
+def test_of_lost_results_all_is_trained_again_to_the_same_bits(cut, whole, tmp_path):
+    shutil.copytree(cut, tmp_path / "run")
+    assert list((tmp_path / "run").glob("checkpoints/*round01-resume"))
+    (tmp_path / "run" / "results.csv").unlink()
+    run(tmp_path / "run")
+    assert left(tmp_path / "run") == left(whole)
+
+
 def test_what_a_run_can_do_without_may_be_lost(cut, whole, tmp_path):
     shutil.copytree(cut, tmp_path / "run")
     for name in ("flags.txt", "run.lock", "SHA256SUMS", "environment.json"):

@@ -322,7 +322,8 @@ class WorkDirectory:
     def _tidy_checkpoints(self):
         """Makes each checkpoint that is found later one to go on from."""
         for key, folder in self._resumes().items():
-            if key in self._rows:
+            # Rows may be lost: what came after them is to be repeated with them.
+            if key in self._rows or not self._rows.keys() >= _before(*key):
                 checkpoints.remove(folder)
             else:
                 checkpoints.tidy(folder)
@@ -449,6 +450,12 @@ def _read(folder, name):
         return files.read(folder, name)
     except OSError as error:
         raise _damaged(folder / name, error) from error
+
+
+def _before(replicate, branch, round):
+    """Keys of rows without which a training does not begin."""
+    rounds = range(round + (branch != "ticket"))
+    return {(replicate, "ticket", number) for number in rounds}
 
 
 def _lines_of(key):

@@ -156,6 +156,13 @@ class Run:
             position = {"step": step, "best": None, "metrics": [line] * 3}
             directory.save_checkpoint(KEY, _State(), position)
 
+    def open_with_sums(self, content):
+        """Opens a copy whose own SHA256SUMS holds `content`."""
+        shutil.rmtree(self.path, ignore_errors=True)
+        shutil.copytree(self.whole, self.path)
+        (self.path / "SHA256SUMS").write_bytes(content)
+        return workdir.WorkDirectory(self.path, SETTINGS)
+
     def file(self, name, folder=None):
         (file,) = sorted((folder or self.whole).rglob(name))[-1:]
         return file
@@ -164,6 +171,8 @@ class Run:
         """Opens a copy of the directory in which one file holds `content`."""
         shutil.rmtree(self.path, ignore_errors=True)
         shutil.copytree(self.whole, self.path)
+        # Else what is changed would be refused unread.
+        (self.path / "SHA256SUMS").unlink()
         file = self.file(name, self.path)
         file.write_bytes(content)
         if sums:
@@ -217,6 +226,11 @@ def readers(folder):
             run.file("*.npz").read_bytes(),
             mutated_inside_zip,
             lambda content: run.open("*.npz", content).load_masks(0, 1),
+        ),
+        "SHA256SUMS of the run": (
+            (run.whole / "SHA256SUMS").read_bytes(),
+            mutated,
+            lambda content: run.open_with_sums(content).load_masks(0, 1),
         ),
         "results.csv": (run.file("results.csv").read_bytes(), mutated, read_results),
         "flagfile": (

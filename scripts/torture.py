@@ -5,7 +5,7 @@
 The run is made once undisturbed, then in other folders with SIGKILL after a random
 time, resumed each time until it is done, until there have been so many kills. Metrics,
 results (less the seconds), tickets and weights must be the same to the bit. Exit code 1
-if not.
+if not. With --faults, other faults than death: see faults.py.
 """
 
 import argparse
@@ -34,7 +34,11 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--kills", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0, help="of the moments")
+    parser.add_argument("--faults", action="store_true", help="runs faults.py instead")
     options, flags = parser.parse_known_args()
+    if options.faults:
+        script = pathlib.Path(__file__).with_name("faults.py")
+        sys.exit(subprocess.run([sys.executable, script, *flags]).returncode)
     with tempfile.TemporaryDirectory() as folder:
         sys.exit(torture(pathlib.Path(folder), options.kills, options.seed, flags))
 
@@ -50,12 +54,9 @@ def torture(folder, kills, seed, flags):
     while moments.total() < kills:
         path, runs = folder / f"run{runs}", runs + 1
         run_killed(path, flags, rng, seconds, kills, moments)
-        different = {
-            name for name in expected.keys() | left(path).keys()
-            if expected.get(name) != left(path).get(name)
-        }  # fmt: skip
-        differences += bool(different)
-        outcome = f"differs: {', '.join(sorted(different))}" if different else "same"
+        names = different(expected, left(path))
+        differences += bool(names)
+        outcome = f"differs: {', '.join(sorted(names))}" if names else "same"
         print(f"{moments.total()} kills, run {runs}: {outcome}", flush=True)
     told = ", ".join(f"{number} in {moment}" for moment, number in moments.items())
     print(f"{moments.total()} kills in {runs} runs ({told}); {differences} differ")
@@ -108,15 +109,27 @@ def moment(path):
 def left(path):
     """What a run has left, less the times, by file."""
     found = {"metrics.jsonl": (path / "metrics.jsonl").read_bytes()}
-    with open(path / "results.csv", newline="") as file:
-        rows = list(csv.DictReader(file))
-    found["results.csv"] = [{**row, "train_seconds": ""} for row in rows]
+    found["results.csv"] = [{**row, "train_seconds": ""} for row in rows(path)]
     for file in (path / "tickets").iterdir():
+        if file.suffix == ".txt":
+            found[file.name] = file.read_bytes()
+            continue
         with np.load(file) as arrays:
             found[file.name] = {name: arrays[name].tobytes() for name in arrays}
     for file in (path / "checkpoints").iterdir():
         found[file.name] = weights(file) if file.is_file() else "left over"
     return found
+
+
+def rows(path):
+    with open(path / "results.csv", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def different(expected, found):
+    """The names under which two runs have left different things."""
+    names = expected.keys() | found.keys()
+    return {name for name in names if expected.get(name) != found.get(name)}
 
 
 def weights(file):
@@ -127,8 +140,11 @@ def weights(file):
         if isinstance(item, h5py.Dataset):
             found[name] = item[()].tobytes()
 
-    with h5py.File(file) as h5:
-        h5.visititems(add)
+    try:
+        with h5py.File(file) as h5:
+            h5.visititems(add)
+    except OSError:
+        return "cannot be read"
     return found
 
 

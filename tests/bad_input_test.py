@@ -464,6 +464,8 @@ def test_a_bad_file_in_a_work_directory_is_told(name, content, refused, tmp_path
     directory.add_row(tiny.row())
     directory.add_metrics(replicate=0, branch="ticket", round=0)
     (tmp_path / "run" / name).write_bytes(content)
+    # Else it would be refused unread.
+    (tmp_path / "run" / "SHA256SUMS").unlink()
     line = refused(f"--workdir={tmp_path / 'run'}")
     if b"1e999" in content:
         assert "seed: inf there, 0 here" in line

@@ -1255,6 +1255,8 @@ def test_a_lost_ticket_is_an_error_not_the_end_of_the_run(tmp_path):
     lines = (tmp_path / "results.csv").read_text().splitlines(keepends=True)
     kept = [line for line in lines if ",2," not in line[:12]]
     (tmp_path / "results.csv").write_text("".join(kept))
+    # As who changes a file on purpose is told to do.
+    (tmp_path / "SHA256SUMS").unlink()
     with toys.raises(errors.InputError, "replicate0-round02.npz", "missing"):
         perform(config, tmp_path)
     assert (tmp_path / "results.csv").read_text() == "".join(kept)
@@ -1271,6 +1273,8 @@ def test_a_ticket_of_another_network_is_named_and_the_first_kernel_that_misfits(
     directory.save_masks(0, 1, ["hidden", "output"], [hidden, wider])
     lines = (tmp_path / "results.csv").read_text().splitlines(keepends=True)
     (tmp_path / "results.csv").write_text("".join(lines[:2]))
+    # As who changes a file on purpose is told to do.
+    (tmp_path / "SHA256SUMS").unlink()
     with toys.raises(
         errors.InputError,
         *("replicate 0, round 1", str(tmp_path), "output/kernel", str(wider.shape)),

@@ -154,7 +154,7 @@ def test_a_run_leaves_its_files_and_nothing_else(first):
     path, _ = first
     trainings = [f"{branch}-round0{round}" for _, branch, round, _ in TRAININGS]
     assert {str(x.relative_to(path)) for x in path.rglob("*") if x.is_file()} == {
-        *("config.json", "flags.txt", "environment.json", "run.lock"),
+        *("config.json", "flags.txt", "environment.json", "run.lock", "SHA256SUMS"),
         *("metrics.jsonl", "results.csv", "accuracy.png"),
         *(f"tickets/replicate0-round0{round}.npz" for round in (1, 2)),
         *(f"checkpoints/replicate0-{x}.weights.h5" for x in trainings),

@@ -204,3 +204,15 @@ def test_mutated_files_bring_nothing_but_clean_errors():
     assert (name, inputs, crashes) == ("all", "330", "0")
     assert int(refused) > 100
     assert int(accepted) > 30
+
+
+@pytest.mark.slow
+def test_a_disk_that_is_full_when_weights_are_written_ends_a_run_as_it_should():
+    fault = "a file-size limit: weights"
+    outcome = subprocess.run(
+        [sys.executable, SCRIPTS / "torture.py", "--faults", f"--only={fault}"],
+        capture_output=True,
+        text=True,
+    )
+    assert outcome.returncode == 0, outcome.stdout + outcome.stderr
+    assert f"{fault} 1 same bits holds" in outcome.stdout

@@ -64,7 +64,9 @@ def left(path):
             rows = list(csv.DictReader(io.StringIO(file.read_text())))
             found[name] = [{**row, "train_seconds": ""} for row in rows]
         # Settings that bind nobody, and threads, may differ.
-        elif name not in ("config.json", "flags.txt", "environment.json"):
+        elif name not in (
+            *("config.json", "flags.txt", "environment.json", "SHA256SUMS"),
+        ):
             found[name] = file.is_file() and file.read_bytes()
     return found
 

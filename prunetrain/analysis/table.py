@@ -29,7 +29,8 @@ def print_results(path, console=None):
     if importlib.util.find_spec("matplotlib"):
         from prunetrain.analysis import plots
 
-        plots.accuracy(levels, path / "accuracy.png")
+        with workdirs.told(path / "accuracy.png") as file:
+            plots.accuracy(levels, file)
         files.insert(0, "accuracy.png")
     else:
         console.print("For a plot: pip install 'prunetrain[report]'", markup=False)

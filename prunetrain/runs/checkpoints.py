@@ -10,6 +10,7 @@ of the position and to a process without TensorFlow, and before anything is rest
 """
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
@@ -39,7 +40,9 @@ def save(folder, state, position):
     """
     beside = folder / "writing"
     remove(beside)
-    beside.mkdir(parents=True)
+    # Not what is above it: a work directory that was removed is not to come back.
+    folder.mkdir(exist_ok=True)
+    beside.mkdir()
     with _as_os_error():
         state.write(str(beside / "state"))
     (beside / _POSITION).write_text(json.dumps(position))
@@ -171,4 +174,8 @@ def _as_os_error():
     try:
         yield
     except tf.errors.OpError as error:
+        # The number is in the words only.
+        for number in errno.errorcode:
+            if os.strerror(number) in error.message:
+                raise OSError(number, os.strerror(number)) from error
         raise OSError(error.message.splitlines()[0]) from error

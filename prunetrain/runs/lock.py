@@ -52,7 +52,7 @@ def acquire(file):
             f"({holder or 'a process'}). Wait for it to end, or choose another "
             "--workdir"
         ) from None
+    _held[key] = held = Lock(descriptor)
     os.ftruncate(descriptor, 0)
     os.write(descriptor, f"process {os.getpid()} on {platform.node()}\n".encode())
-    _held[key] = held = Lock(descriptor)
     return held

@@ -11,29 +11,41 @@
                     that is under way can be gone on with from (see `checkpoints`)
     logs/           what worker processes that failed have written
     run.lock        the process that writes the folder, or did last
+    SHA256SUMS      of these files as they were written (see `files`); for metrics.jsonl
+                    of the lines of each finished training
 
 A training counts as finished when its row stands in results.csv; what it leaves
 besides is written before. Files are written beside and renamed, so that a reader never
-sees half a file; only metrics.jsonl grows, by whole lines.
+sees half a file; only metrics.jsonl grows, by whole lines. What a run goes on from is
+compared with its sum where it is read.
 """
 
 import contextlib
 import csv
 import dataclasses
+import errno
 import io
 import itertools
 import json
 import math
-import os
 import pathlib
 import re
-import tempfile
 import time
 
 from prunetrain.errors import InputError, RunError
-from prunetrain.runs import checkpoints, lock, tickets
+from prunetrain.runs import checkpoints, files, lock, tickets
 
 _RESUME = re.compile(r"replicate(\d+)-(\w+)-round(\d+)-resume")
+# More than HDF5 writes besides, for each variable.
+_HDF5_BYTES = 1 << 13
+_ZEROS = bytes(1 << 16)
+# What keeps a file from being written, and what helps.
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_REMEDIES = {
+    **dict.fromkeys(_FULL, "Make room"),
+    **dict.fromkeys((errno.EROFS, errno.EACCES, errno.EPERM), "Make it writable"),
+    errno.ENOENT: "Put back what was removed",
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,6 +91,7 @@ class WorkDirectory:
     Raises:
         InputError: the folder holds a run of other settings, is in use by another
             process, cannot be written, or one of its files is damaged.
+        RunError: there is no room.
 
     Warns:
         UserWarning: names each damaged checkpoint, and what is gone on from instead.
@@ -100,36 +113,42 @@ class WorkDirectory:
             self._settle(settings, free)
         # RuntimeError: ~name of a user that there is not.
         except (OSError, RuntimeError) as error:
+            if getattr(error, "errno", None) in _FULL:
+                raise _not_written(error.filename or self.path, error) from error
             problem = getattr(error, "strerror", None) or error
             raise InputError(
                 f"`workdir` must be a folder that can be written. Received: "
-                f"workdir={str(self.path)!r} ({problem})"
+                f"workdir={str(self.path)!r} ({problem}). Make it writable, or choose "
+                "another --workdir"
             ) from error
         self._rows = {row.key: row for row in read_rows(self.path)}
-        with _told(self.path / "checkpoints"):
+        with told(self.path / "checkpoints"):
             self._tidy_checkpoints()
         self.tidy_metrics()
 
     def _settle(self, settings, free):
         """Writes the settings, or compares them with those that are there."""
-        file = self.path / "config.json"
-        known = None
+        file, known = self.path / "config.json", None
         # Settings that never trained bind nobody: they may have been a mistake.
         if any(
             (self.path / name).exists() for name in ("metrics.jsonl", "results.csv")
         ):
-            try:
-                known = _parse_json(file.read_bytes(), file)
-            except OSError as error:
-                raise _damaged(file, error) from error
+            known = _parse_json(_read(self.path, file.name), file)
+            self._write_flags(known)
             self._compare(known, settings, free)
         else:
             self._environment.unlink(missing_ok=True)
             for folder in self._resumes().values():
                 checkpoints.remove(folder)
         if settings != known:
-            _write(file, json.dumps(settings, indent=2) + "\n")
-            _write(self.path / "flags.txt", as_flags(settings))
+            files.write(self.path, file.name, json.dumps(settings, indent=2) + "\n")
+        self._write_flags(settings)
+
+    def _write_flags(self, settings):
+        """Writes flags.txt, unless it says so already."""
+        file, content = self.path / "flags.txt", as_flags(settings).encode()
+        if not file.exists() or file.read_bytes() != content:
+            files.write(self.path, file.name, content)
 
     def _compare(self, known, settings, free):
         """Raises InputError if a setting differs from those that the run began with."""
@@ -152,13 +171,18 @@ class WorkDirectory:
     def environment(self):
         """What was recorded about the ground that the run began on: a dict."""
         file = self._environment
-        return _parse_json(file.read_bytes(), file) if file.exists() else {}
+        if not file.exists():
+            return {}
+        return _parse_json(_read(self.path, file.name), file)
 
     def record_environment(self, values):
         """Records that ground, unless it has been: it is what the run goes on with."""
         if not self._environment.exists():
-            with _told(self._environment) as file:
-                _write(file, json.dumps(values, indent=2) + "\n")
+            self._write("environment.json", json.dumps(values, indent=2) + "\n")
+
+    def _write(self, name, content):
+        with told(self.path / name):
+            files.write(self.path, name, content)
 
     def row(self, key):
         """The finished row of (replicate, branch, round), or None."""
@@ -178,15 +202,19 @@ class WorkDirectory:
         )
         writer.writeheader()
         writer.writerows(dataclasses.asdict(row) for row in self.rows)
-        with _told(self.path / "results.csv") as file:
-            _write(file, text.getvalue())
-        with _told(self._resume(*row.key)) as folder:
+        if lines := self._lines.pop(row.key, None):
+            with told(self.path / files.SUMS):
+                files.record(self.path, _lines_of(row.key), files.digest(lines))
+        self._write("results.csv", text.getvalue())
+        with told(self._resume(*row.key)) as folder:
             checkpoints.remove(folder)
 
     def add_metrics(self, **values):
         """Adds a line to metrics.jsonl; what is not finite becomes null, as in JSON."""
-        with _told(self.path / "metrics.jsonl") as file, open(file, "a") as stream:
-            stream.write(_metrics_line(values))
+        line, file = _metrics_line(values), self.path / "metrics.jsonl"
+        with told(file), open(file, "ab") as stream:
+            stream.write(line)
+        self._lines.setdefault(_key(values, file), []).append(line)
 
     def tidy_metrics(self):
         """Puts the evaluations in order, by replicate, without those to be repeated.
@@ -196,51 +224,55 @@ class WorkDirectory:
         """
         file = self.path / "metrics.jsonl"
         try:
-            lines = file.read_bytes().splitlines(keepends=True) if file.exists() else []
+            found = file.read_bytes() if file.exists() else b""
         except OSError as error:
             raise _damaged(file, error) from error
-        whole = [
-            (_key(_parse_json(line, file), file), line)
-            for line in lines
-            if line.endswith(b"\n")
-        ]
-        finished = [(key, line) for key, line in whole if key in self._rows]
-        begun = [
-            (key, _metrics_line(values).encode())
+        kept = {key: [] for key in self._rows}
+        for line in found.splitlines(keepends=True):
+            if line.endswith(b"\n"):
+                kept.get(_key(_parse_json(line, file), file), []).append(line)
+        sums = {_lines_of(key): files.digest(lines) for key, lines in kept.items()}
+        files.check(self.path, sums)
+        self._lines = {
+            key: [_metrics_line(x) for x in _position(key, folder)["metrics"]]
             for key, folder in self._resumes().items()
             if key not in self._rows
-            for values in _position(key, folder)["metrics"]
-        ]
-        ordered = sorted(finished + begun, key=lambda pair: pair[0][0])
-        kept = [line for _, line in ordered]
-        if kept != lines:
-            with _told(file):
-                _write(file, b"".join(kept))
+        }
+        ordered = sorted({**kept, **self._lines}.items(), key=lambda pair: pair[0][0])
+        content = b"".join(line for _, lines in ordered for line in lines)
+        if content != found:
+            with told(file):
+                files.replace(file, content)
+        self._compact(sums)
+
+    def _compact(self, sums):
+        """Forgets the sums of what is no longer there, given those of metrics.jsonl."""
+        for name in ("config.json", "environment.json", "results.csv", "flags.txt"):
+            if (self.path / name).exists():
+                sums[name] = files.digest([_read(self.path, name)])
+        with told(self.path / files.SUMS):
+            # What the sums are of is to be on the disk first.
+            checkpoints.sync(self.path)
+            files.compact(self.path, sums)
 
     def log(self, replicate):
         """The file for what a worker process writes while it trains `replicate`."""
         return self.path / "logs" / f"replicate{replicate}.log"
 
-    def _ticket(self, replicate, round):
-        return self.path / "tickets" / f"replicate{replicate}-round{round:02d}.npz"
-
-    def _end(self, replicate):
-        return self.path / "tickets" / f"replicate{replicate}-ends.txt"
-
     def end_at(self, replicate, round, why):
         """Records that there is no round after `round`."""
-        with _told(self._end(replicate)) as file:
-            _write(file, f"{round}\n{why}\n")
+        self._write(_end(replicate), f"{round}\n{why}\n")
 
     def ends_at(self, replicate, round):
         """Whether `round` was recorded as the last one."""
-        file = self._end(replicate)
-        if not file.exists():
+        name = _end(replicate)
+        if not (self.path / name).exists():
             return False
+        content = _read(self.path, name)
         try:
-            return int(file.read_text().partition("\n")[0]) == round
-        except (OSError, ValueError) as error:
-            raise _damaged(file, error) from error
+            return int(content.partition(b"\n")[0]) == round
+        except ValueError as error:
+            raise _damaged(self.path / name, error) from error
 
     def save_masks(self, replicate, round, paths, masks):
         """Writes the masks that `round` trains under, one bit a weight.
@@ -249,8 +281,7 @@ class WorkDirectory:
             paths: the kernels' paths.
             masks: boolean arrays aligned with them.
         """
-        with _told(self._ticket(replicate, round)) as file:
-            _write(file, tickets.to_bytes(paths, masks))
+        self._write(_ticket(replicate, round), tickets.to_bytes(paths, masks))
 
     def load_masks(self, replicate, round):
         """The masks that `round` trains under, a list of boolean arrays.
@@ -258,23 +289,21 @@ class WorkDirectory:
         Raises:
             InputError: the file is missing or damaged.
         """
-        file = self._ticket(replicate, round)
+        name = _ticket(replicate, round)
+        content = _read(self.path, name)
         try:
-            return tickets.from_bytes(file.read_bytes())
-        except (OSError, ValueError) as error:
-            raise _damaged(file, error) from error
+            return tickets.from_bytes(content)
+        except ValueError as error:
+            raise _damaged(self.path / name, error) from error
 
     def save_weights(self, model, replicate, branch, round):
         """Writes the model's weights in Keras's format (`model.load_weights`)."""
         name = f"replicate{replicate}-{branch}-round{round:02d}.weights.h5"
-        with (
-            _told(self.path / "checkpoints" / name) as file,
-            # Elsewhere first: HDF5 that runs out of room crashes as the process ends.
-            tempfile.TemporaryDirectory() as folder,
-        ):
-            elsewhere = pathlib.Path(folder) / name
-            model.save_weights(elsewhere)
-            _write(file, elsewhere.read_bytes())
+        beside = self.path / "checkpoints" / f"writing-{name}"
+        with told(self.path / "checkpoints" / name):
+            _check_room(beside, sum(map(_num_bytes, model.weights)))
+            model.save_weights(beside)
+            files.move(beside, self.path, f"checkpoints/{name}")
 
     def _resume(self, replicate, branch, round):
         name = f"replicate{replicate}-{branch}-round{round:02d}-resume"
@@ -293,7 +322,8 @@ class WorkDirectory:
     def _tidy_checkpoints(self):
         """Makes each checkpoint that is found later one to go on from."""
         for key, folder in self._resumes().items():
-            if key in self._rows:
+            # Rows may be lost: what came after them is to be repeated with them.
+            if key in self._rows or not self._rows.keys() >= _before(*key):
                 checkpoints.remove(folder)
             else:
                 checkpoints.tidy(folder)
@@ -306,7 +336,7 @@ class WorkDirectory:
             state: `tf.train.Checkpoint`.
             position: dict; "metrics" are the arguments of its calls of `add_metrics`.
         """
-        with _told(self._resume(*key)) as folder:
+        with told(self._resume(*key)) as folder:
             checkpoints.save(folder, state, position)
 
     def position(self, key):
@@ -336,18 +366,18 @@ def read_rows(path):
     file = pathlib.Path(path) / "results.csv"
     if not file.exists():
         return []
+    content = _read(file.parent, file.name)
     try:
-        with open(file, newline="") as stream:
-            reader = csv.DictReader(stream)
-            if not {x.name for x in dataclasses.fields(Row)} <= {
-                *(reader.fieldnames or ())
-            }:
-                raise ValueError("it lacks columns")
-            rows = [_row(line) for line in reader]
-            if len({row.key for row in rows}) < len(rows):
-                raise ValueError("a training has two rows")
-            return rows
-    except (OSError, ValueError, csv.Error) as error:
+        reader = csv.DictReader(io.StringIO(content.decode(), newline=""))
+        if not {x.name for x in dataclasses.fields(Row)} <= {
+            *(reader.fieldnames or ())
+        }:
+            raise ValueError("it lacks columns")
+        rows = [_row(line) for line in reader]
+        if len({row.key for row in rows}) < len(rows):
+            raise ValueError("a training has two rows")
+        return rows
+    except (ValueError, csv.Error) as error:
         raise _damaged(file, error) from error
 
 
@@ -375,7 +405,7 @@ def _metrics_line(values):
         name: None if isinstance(value, float) and not math.isfinite(value) else value
         for name, value in values.items()
     }
-    return json.dumps(values) + "\n"
+    return json.dumps(values).encode() + b"\n"
 
 
 def _parse_json(text, file):
@@ -414,6 +444,34 @@ def _position(key, folder):
         raise _damaged(folder, error) from error
 
 
+def _read(folder, name):
+    """The bytes of a file that has to be there, as it was written."""
+    try:
+        return files.read(folder, name)
+    except OSError as error:
+        raise _damaged(folder / name, error) from error
+
+
+def _before(replicate, branch, round):
+    """Keys of rows without which a training does not begin."""
+    rounds = range(round + (branch != "ticket"))
+    return {(replicate, "ticket", number) for number in rounds}
+
+
+def _lines_of(key):
+    """What the lines of a training in metrics.jsonl are called in SHA256SUMS."""
+    replicate, branch, round = key
+    return f"metrics.jsonl:replicate{replicate}-{branch}-round{round:02d}"
+
+
+def _ticket(replicate, round):
+    return f"tickets/replicate{replicate}-round{round:02d}.npz"
+
+
+def _end(replicate):
+    return f"tickets/replicate{replicate}-ends.txt"
+
+
 def _damaged(file, error):
     return InputError(
         f"{file} is missing or damaged ({type(error).__name__}: {error}). Restore it, "
@@ -442,25 +500,42 @@ def _new_folder():
             return path
 
 
+def _num_bytes(variable):
+    """The room that a variable takes in a file of weights, at most."""
+    return math.prod(variable.shape) * variable.value.dtype.size + _HDF5_BYTES
+
+
+def _check_room(file, num_bytes):
+    """Raises OSError unless there is room for a file of weights.
+
+    HDF5 that runs out of room leaves a process that crashes at its end.
+    """
+    try:
+        with open(file, "wb") as stream:
+            for _ in range(0, num_bytes, len(_ZEROS)):
+                stream.write(_ZEROS)
+    except OSError:
+        file.unlink(missing_ok=True)
+        raise
+
+
 @contextlib.contextmanager
-def _told(file):
-    """The file, with what prevents writing it told as the end of the run."""
+def told(file):
+    """The file, with what prevents writing it told as the end of the run.
+
+    Raises:
+        RunError: naming the file, the cause and the remedy.
+    """
     try:
         yield file
     except OSError as error:
-        raise RunError(
-            f"{file} could not be written ({error.strerror or error}). Trainings "
-            "finished before are kept; repeat the command on its --workdir to go on"
-        ) from error
+        raise _not_written(file, error) from error
 
 
-def _write(file, content):
-    """Writes beside, then renames: a reader sees the old file or the new one."""
-    beside = file.with_name(f"{file.name}.writing")
-    with contextlib.ExitStack() as stack:
-        mode = "wb" if isinstance(content, bytes) else "w"
-        stream = stack.enter_context(open(beside, mode))
-        stream.write(content)
-        stream.flush()
-        os.fsync(stream.fileno())
-    os.replace(beside, file)
+def _not_written(file, error):
+    remedy = _REMEDIES.get(error.errno, "Mend that")
+    return RunError(
+        f"{file} could not be written ({error.strerror or error}). {remedy}, and "
+        "repeat the command on its --workdir: it goes on from the trainings finished "
+        "and the last checkpoint there"
+    )

@@ -2,7 +2,11 @@
 
 import errno
 import os
+import random
+import signal
 import subprocess
+import sys
+import time
 import warnings
 
 import numpy as np
@@ -184,6 +188,56 @@ def test_a_save_that_is_cut_off_leaves_whole_checkpoints_only(
     assert names(folder) == ["1", "2"]
     save(folder, 4)
     assert found(folder) == 4
+
+
+SAVING = """
+import itertools, pathlib, sys
+from prunetrain.runs import checkpoints
+
+class State:
+    def write(self, prefix):
+        for part in ("index", "data-00000-of-00001"):
+            with open(f"{prefix}.{part}", "wb") as file:
+                for _ in range(50):
+                    file.write(b"%d\\n" % number * 1000)
+                    file.flush()
+
+folder = pathlib.Path(sys.argv[1])
+last = checkpoints.position(folder) or {"value": 0}
+for number in itertools.count(last["value"] + 1):
+    print(number, flush=True)
+    checkpoints.save(folder, State(), {"value": number})
+"""
+
+
+def test_of_a_process_killed_in_a_save_the_last_whole_checkpoint_is_left(folder):
+    rng = random.Random(0)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    in_a_save = 0
+    while in_a_save < 20:
+        process = subprocess.Popen(
+            [sys.executable, "-c", SAVING, str(folder)],
+            stdout=subprocess.PIPE,
+            env=environment,
+        )
+        with process:
+            for _ in range(rng.randint(1, 4)):
+                process.stdout.readline()
+            time.sleep(rng.uniform(0, 0.02))
+            process.send_signal(signal.SIGKILL)
+            begun = process.stdout.read().split()
+        in_a_save += (folder / "writing").exists()
+        if not folder.exists():
+            continue
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            checkpoints.tidy(folder)
+        if names := sorted(int(path.name) for path in folder.iterdir()):
+            value = checkpoints.position(folder)["value"]
+            assert not begun or int(begun[-1]) - value in (0, 1)
+            for part in ("index", "data-00000-of-00001"):
+                file = folder / str(names[-1]) / f"state.{part}"
+                assert file.read_bytes() == b"%d\n" % value * 50_000
 
 
 def test_a_half_removed_old_checkpoint_is_no_damage(folder):

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import errno
+import itertools
 import json
 import os
 import pathlib
@@ -16,7 +17,7 @@ from hypothesis.extra import numpy as arrays
 
 from prunetrain import errors
 from prunetrain.config import Config
-from prunetrain.runs import workdir
+from prunetrain.runs import files, workdir
 from tests import tiny, toys
 
 SETTINGS = {"rounds": 2, "controls": ["reinit"]}
@@ -157,7 +158,7 @@ def test_a_folder_that_may_not_be_written_is_refused(call, tmp_path, monkeypatch
     if call == "mkdir":
         monkeypatch.setattr(pathlib.Path, "mkdir", refuse)
     else:
-        monkeypatch.setattr(workdir, "open", refuse, raising=False)
+        monkeypatch.setattr(files, "open", refuse, raising=False)
     with toys.raises(
         errors.InputError, "`workdir`", str(tmp_path), "Permission denied"
     ):
@@ -240,7 +241,7 @@ def test_lines_are_put_in_order_by_replicate_and_none_is_lost(directory, monkeyp
         raise Killed
 
     with monkeypatch.context() as patch:
-        patch.setattr(workdir.os, "replace", die)
+        patch.setattr(files.os, "replace", die)
         with pytest.raises(Killed):
             directory.tidy_metrics()
     assert metrics(directory) == before
@@ -398,32 +399,42 @@ class Killed(BaseException):
     """What no handler of errors may catch."""
 
 
-@pytest.fixture(params=["write", "fsync", "replace"])
+@pytest.fixture(
+    params=[("write", 0), ("fsync", 0), ("write", 1), ("fsync", 1), ("replace", 0)],
+    ids=lambda pair: "{} {}".format(*pair),
+)
 def cut_off(request, monkeypatch):
-    """A function after whose call every write is cut off at one of its stages."""
+    """A function after whose call writing is cut off: at a sum, or at its file."""
+    stage, place = request.param
+
+    def tear(file, mode):
+        @contextlib.contextmanager
+        def torn():
+            with open(file, mode) as stream:
+                write_whole = stream.write
+
+                def write(content):
+                    write_whole(content[: len(content) // 2])
+                    stream.flush()
+                    raise Killed
+
+                stream.write = write
+                yield stream
+
+        return torn() if next(calls) == place else open(file, mode)
 
     def die(*arguments):
-        raise Killed
-
-    @contextlib.contextmanager
-    def tear(file, mode):
-        with open(file, mode) as stream:
-            write_whole = stream.write
-
-            def write(content):
-                write_whole(content[: len(content) // 2])
-                stream.flush()
-                raise Killed
-
-            stream.write = write
-            yield stream
+        if next(calls) == place:
+            raise Killed
+        return whole(*arguments)
 
     def start():
-        if request.param == "write":
-            monkeypatch.setattr(workdir, "open", tear, raising=False)
+        if stage == "write":
+            monkeypatch.setattr(files, "open", tear, raising=False)
         else:
-            monkeypatch.setattr(workdir.os, request.param, die)
+            monkeypatch.setattr(files.os, stage, die)
 
+    calls, whole = itertools.count(), getattr(os, stage)
     return start
 
 
@@ -443,6 +454,15 @@ def test_a_write_that_is_cut_off_leaves_the_old_file_whole(name, directory, cut_
     assert (directory.path / name).read_bytes() == before
 
 
+def test_a_write_that_is_cut_off_is_no_damage(directory, cut_off, monkeypatch):
+    directory.add_row(tiny.row())
+    cut_off()
+    with pytest.raises(Killed):
+        directory.add_row(tiny.row(round=1))
+    monkeypatch.undo()
+    assert again(directory).rows == [tiny.row()]
+
+
 def test_a_run_goes_on_from_what_a_cut_off_write_left(directory, monkeypatch):
     directory.add_row(tiny.row())
 
@@ -450,7 +470,7 @@ def test_a_run_goes_on_from_what_a_cut_off_write_left(directory, monkeypatch):
         raise Killed
 
     with monkeypatch.context() as patch:
-        patch.setattr(workdir.os, "replace", die)
+        patch.setattr(files.os, "replace", die)
         with pytest.raises(Killed):
             directory.add_row(tiny.row(round=1))
     reopened = again(directory)
@@ -469,7 +489,7 @@ def test_no_reader_sees_half_a_file(directory, monkeypatch):
         replace(beside, file)
         seen.append(workdir.read_rows(directory.path))
 
-    monkeypatch.setattr(workdir.os, "replace", watch)
+    monkeypatch.setattr(files.os, "replace", watch)
     rows = [tiny.row(round=round) for round in range(3)]
     for row in rows:
         directory.add_row(row)
@@ -478,6 +498,8 @@ def test_no_reader_sees_half_a_file(directory, monkeypatch):
 
 class Model:
     """A model that writes its weights in two halves, and fails in between if told."""
+
+    weights = ()
 
     def __init__(self, content, fails=False):
         self._content, self._fails = content, fails
@@ -520,7 +542,8 @@ def test_a_full_disk_ends_the_run_with_file_cause_and_remedy(
     def fill(*arguments):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(workdir, "open", fill, raising=False)
+    for module in (files, workdir):
+        monkeypatch.setattr(module, "open", fill, raising=False)
     with toys.raises(
         errors.RunError, str(directory.path), name, "No space left", "--workdir"
     ):

@@ -20,7 +20,7 @@ from prunetrain.lazy import keras, tf
 from prunetrain.runs import workers
 
 # A signal waits for the end of a dispatch.
-_DISPATCH_SECONDS = 1
+_DISPATCH_SECONDS = 0.5
 
 
 @dataclasses.dataclass(frozen=True)
@@ -205,7 +205,7 @@ class Lab:
         self.rewind.update()
 
     def advance(self, total_loss, step, limit):
-        """Trains from `step` towards `limit`, in one dispatch of a second at most.
+        """Trains from `step` towards `limit`, in one dispatch of half a second at most.
 
         That is how long a signal has to wait; the bits do not depend on it.
 

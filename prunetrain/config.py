@@ -10,7 +10,9 @@ import math
 import numbers
 import re
 
+from prunetrain import data
 from prunetrain.data import DATASETS, SCALINGS
+from prunetrain.data.augmentation import AUGMENTATIONS
 from prunetrain.errors import InputError
 from prunetrain.flagfiles import can_hold
 from prunetrain.models import MODELS, SUFFIX
@@ -34,6 +36,11 @@ PRECISIONS = {
     "bfloat16": "weights too: what moves one by less than 1/256 of it is lost, which "
     "with Adam is nearly all",
     "float64": "weights and arithmetic",
+}
+STREAMING = {
+    "auto": "if its inputs take more than a quarter of the device's memory as float32",
+    "always": "",
+    "never": "",
 }
 CONTROLS = {"reinit": "the ticket's masks on fresh random weights"}
 
@@ -74,11 +81,12 @@ def _option(
     binding=True,
     importable=False,
     suffix=None,
+    prefix=None,
 ):
     """A field; one that is not `binding` may change while a run goes on.
 
     `choices` that are `importable` may also be package.module:function; with a `suffix`
-    also a file whose name ends so.
+    also a file whose name ends so; with a `prefix` what begins so.
     """
     metadata = {
         "group": group,
@@ -91,6 +99,7 @@ def _option(
         "binding": binding,
         "importable": importable,
         "suffix": suffix,
+        "prefix": prefix,
     }
     return dataclasses.field(default=default, metadata=metadata)
 
@@ -149,12 +158,28 @@ class Config:
         low=1,
         binding=False,
     )
-    dataset: str = _option("Data", "mnist", "what to train on", choices=DATASETS)
+    dataset: str = _option(
+        "Data",
+        "mnist",
+        "what to train on; also FILE.npz with x_train, y_train, x_test and y_test, "
+        "tfds:NAME (TensorFlow Datasets), or package.module:function, which is "
+        "imported and run",
+        choices=DATASETS,
+        importable=True,
+        suffix=data.SUFFIX,
+        prefix=data.PREFIX,
+    )
     data_dir: str = _option(
         "Data",
         "",
         "folder with the dataset's files. Empty: the embedded ones",
         unit="folder",
+    )
+    dataset_args: str = _option(
+        "Data",
+        "",
+        "keyword arguments for the function that makes the dataset",
+        unit="name=value,…",
     )
     scaling: str = _option("Data", "unit", "scaling of the inputs", choices=SCALINGS)
     validation_size: int = _option(
@@ -163,6 +188,22 @@ class Config:
         "examples taken from the training set to choose the best step by",
         unit="examples",
         low=1,
+    )
+    augment: tuple[str, ...] = _option(
+        "Data",
+        (),
+        "random changes of the training images, anew at every step, in this order; "
+        "also package.module:function (x, seed) -> x",
+        choices=AUGMENTATIONS,
+        importable=True,
+    )
+    stream: str = _option(
+        "Data",
+        "auto",
+        "whether the data stays on the host, to be handed to the device while it "
+        "works; it changes no result",
+        choices=STREAMING,
+        binding=False,
     )
     model: str = _option(
         "Model",
@@ -489,15 +530,18 @@ def _check_held(field, value):
 
 
 def _check_choice(field, value):
-    choices, importable, suffix = (
-        field.metadata[name] for name in ("choices", "importable", "suffix")
+    choices, importable, suffix, prefix = (
+        field.metadata[name] for name in ("choices", "importable", "suffix", "prefix")
     )
     if choices is None or value in choices or (importable and is_import_path(value)):
         return
     if suffix and value.endswith(suffix) and value != suffix:
         return
+    if prefix and value.startswith(prefix) and value != prefix:
+        return
     own = " or package.module:function" if importable else ""
     own += f" or a file *{suffix}" if suffix else ""
+    own += f" or {prefix}NAME" if prefix else ""
     raise ConfigError(
         field.name,
         value,

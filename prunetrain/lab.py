@@ -15,6 +15,7 @@ import numpy as np
 from prunetrain import config as config_lib
 from prunetrain import data, models, optimizers
 from prunetrain.config import ConfigError
+from prunetrain.data import augmentation
 from prunetrain.errors import InputError
 from prunetrain.lazy import keras, tf
 from prunetrain.runs import workers
@@ -109,16 +110,21 @@ class Lab:
     """
 
     def __init__(self, config, compile):
-        from prunetrain.core import loops, snapshot, steps
+        from prunetrain.core import loops, snapshot, steps, streams
 
         tf.config.experimental.enable_op_determinism()
         self.config = config
-        dataset = data.load_dataset(
+        dataset = data.open_dataset(
             config.dataset,
             config.data_dir or None,
             scaling=config.scaling,
             validation_size=config.validation_size,
+            arguments=config.arguments("dataset_args"),
         )
+        stream = config.stream == "always" or (
+            config.stream == "auto" and dataset.nbytes > streams.device_memory() / 4
+        )
+        dataset = dataset if stream else dataset.loaded()
         num_examples = len(dataset.train[1])
         if config.batch_size > num_examples:
             raise ConfigError(
@@ -147,10 +153,16 @@ class Lab:
             *dataset.train,
             config.batch_size,
             compile=compile,
+            augment=augmentation.chained(config.augment),
+            stream=stream,
         )
         self._evaluate = {
             split: loops.make_eval_loop(
-                self.pruned, loss_fn, *getattr(dataset, split), compile=self.loop.mode
+                self.pruned,
+                loss_fn,
+                *getattr(dataset, split),
+                compile=self.loop.mode,
+                stream=stream,
             )
             for split in ("validation", "test")
         }

@@ -105,7 +105,13 @@ VALUES = {
     ),
     "compile": {"xlaa": "mean 'xla'", "": "must be one of auto, xla"},
     "steps_per_loop": {**NO_INTEGERS, "0": "from 1 (steps)"},
-    "dataset": {"mnits": "mean 'mnist'", "": "must be one of"},
+    "dataset": {
+        **{"mnits": "mean 'mnist'", "": "must be one of", "tfds:": "or tfds:NAME"},
+        **{".npz": "or a file *.npz", "a.npy": "or a file *.npz", "../x": "one of"},
+    },
+    "dataset_args": NO_ARGUMENTS,
+    "augment": {"crops": "mean 'crop'", "flip,flip": "only once", **NO_LINES},
+    "stream": {"alway": "mean 'always'", "": "must be one of auto"},
     "data_dir": NO_LINES,
     "scaling": {"units": "mean 'unit'", "": "must be one of unit, standard"},
     "validation_size": {**NO_INTEGERS, "0": "from 1 (examples)"},
@@ -394,7 +400,7 @@ def test_no_example_left_to_train_on_is_told(size, refused, tmp_path):
         f"--validation_size={size}",
         start=lambda: None,
     )
-    assert "from 1 to 119, the training examples less one. Received: validat" in line
+    assert "from 1 to 119, the training examples less one; a tenth would be 12" in line
 
 
 @pytest.mark.parametrize("method", ["is_dir", "is_file"])

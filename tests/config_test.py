@@ -40,7 +40,9 @@ def refused(field, value, *fragments, **others):
 
 
 def test_every_field_belongs_to_a_kind_that_is_tested_below():
-    assert LISTS == ["layer_rates", "prune_include", "prune_exclude", "controls"]
+    assert [
+        *("augment", "layer_rates", "prune_include", "prune_exclude", "controls")
+    ] == LISTS
     assert FLOATS == ["learning_rate", "prune_rate"]
     others = {"workdir", "data_dir", "checkpoint_every"}
     assert set(TEXTS) - set(CHOICES) - set(ARGUMENTS) == others
@@ -289,6 +291,7 @@ def test_a_refusal_survives_the_way_from_a_worker_process():
 def test_what_changes_nothing_about_the_results_is_free():
     assert config.free_settings() == {
         *("workdir", "parallel_replicates", "steps_per_loop", "checkpoint_every"),
+        "stream",
     }
 
 

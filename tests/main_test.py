@@ -517,6 +517,37 @@ def test_a_damaged_dataset_exits_with_2_and_names_the_file(call, tmp_path):
         assert fragment in err
 
 
+@pytest.mark.parametrize(
+    ("words", "fragments"),
+    [
+        (["--dataset=nowhere.npz"], ["`data_dir`", "leave it out", "nowhere.npz"]),
+        (["--dataset=nowhere.npz", "--data_dir="], ["nowhere.npz", "exists"]),
+        (["--dataset=os:getcwd", "--data_dir="], ["must return", "os:getcwd"]),
+        (["--dataset=os:nothing", "--data_dir="], ["no attribute 'nothing'"]),
+        (["--dataset=cifar10"], ["data_batch_1.bin", "Get it again"]),
+        (["--dataset=cifar100", "--data_dir="], ["`data_dir`", "cifar-100-binary"]),
+        (["--dataset_args=a=1"], ["`dataset_args`", "'a'"]),
+        (["--augment=crop,os:getcwd"], ["`augment`", "(x, seed) -> x"]),
+    ],
+)
+def test_data_that_cannot_be_had_exits_with_2_and_one_line(words, fragments, call):
+    code, _, err = call(*words)
+    assert (code, err.count("\n")) == (2, 1)
+    for fragment in ("prunetrain: ", *fragments):
+        assert fragment in err
+
+
+def test_streamed_and_augmented_runs_are_the_same_as_from_arrays(call, tmp_path):
+    for stream in ("never", "always"):
+        place = f"--workdir={tmp_path / stream}"
+        code, _, err = call("--augment=crop,flip", f"--stream={stream}", place)
+        assert (code, err) == (0, "")
+    assert timeless(tmp_path / "never") == timeless(tmp_path / "always")
+    code, _, err = call(f"--workdir={tmp_path / 'plain'}")
+    assert (code, err) == (0, "")
+    assert timeless(tmp_path / "never") != timeless(tmp_path / "plain")
+
+
 def test_a_refused_setting_can_be_corrected_on_the_same_folder(call, tmp_path):
     place = f"--workdir={tmp_path / 'run'}"
     code, _, err = call("--batch_size=101", place)

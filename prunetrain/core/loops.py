@@ -1,4 +1,4 @@
-"""Many steps in one dispatch, with the data on the device.
+"""Many steps in one dispatch, with the data on the device or streamed to it.
 
 The batch at step i is a pure function of (seed, i): epoch e visits the examples in the
 order of a stateless shuffle seeded by (seed, e); step i takes those at positions i·B to
@@ -9,7 +9,7 @@ in the next; every example is visited exactly once per epoch.
 import keras
 import tensorflow as tf
 
-from prunetrain.core import pruned_model, steps
+from prunetrain.core import pruned_model, steps, streams
 
 
 def make_train_loop(
@@ -22,6 +22,8 @@ def make_train_loop(
     seed=0,
     compile="auto",
     mask_interval=1,
+    augment=None,
+    stream=False,
 ):
     """Builds the compiled training loop over data that stays on the device.
 
@@ -37,6 +39,13 @@ def make_train_loop(
             "auto" (see `steps.pick_mode`).
         mask_interval: steps between two applications of the masks to the kernels; they
             are always applied before a call returns.
+        augment: `(x, seed) -> x`, a random change of a batch that keeps its shape and
+            type, traced into the loop; seed is int64 `[2]`, a function of the order's
+            seed and the step, for `tf.random.stateless_…`.
+        stream: leave x and y on the host and hand them to the device in chunks of some
+            steps, made while it works, for data that does not fit it. x and y may then
+            be anything with `shape`, `dtype` and `x[rows]`, such as a `np.memmap`. The
+            batches are the same.
 
     Returns:
         A `TrainLoop`: call it with `(first_step, num_steps)`, get the mean loss.
@@ -45,12 +54,16 @@ def make_train_loop(
         TypeError, ValueError: see `PrunedModel.attach_optimizer`; or an argument is out
             of range.
     """
-    return TrainLoop(
-        pruned, optimizer, loss_fn, x, y, batch_size, seed, compile, mask_interval
+    kind = StreamedTrainLoop if stream else TrainLoop
+    return kind(
+        *(pruned, optimizer, loss_fn, x, y, batch_size),
+        *(seed, compile, mask_interval, augment),
     )
 
 
-def make_eval_loop(pruned, loss_fn, x, y, batch_size=1000, compile="auto"):
+def make_eval_loop(
+    pruned, loss_fn, x, y, batch_size=1000, compile="auto", stream=False
+):
     """Builds the compiled evaluation over data that stays on the device.
 
     Args:
@@ -58,29 +71,36 @@ def make_eval_loop(pruned, loss_fn, x, y, batch_size=1000, compile="auto"):
         loss_fn: as for `make_train_loop`; regularisers are not part of it.
         x, y: arrays of all examples; the last batch may be smaller.
         batch_size: examples per forward pass.
-        compile: as for `make_train_loop`.
+        compile, stream: as for `make_train_loop`.
 
     Returns:
-        A `tf.function` `() -> (loss sum, correct, count)` over all examples, as
+        A function `() -> (loss sum, correct, count)` over all examples, as
         `make_eval_step` gives them for one batch: divide by the count.
     """
     pruned_model.check_pruned(pruned)
-    x, y = _on_device(x, y)
+    x, y = _on_host(x, y) if stream else _on_device(x, y)
     # XLA compiles the full batch even if there is none: it must fit into the data.
     batch_size = min(batch_size, x.shape[0])
     _check_batch_size(batch_size, x.shape[0])
     steps.check_loss(loss_fn)
     _check_labels(pruned, loss_fn, x, y)
     _check_one_label(y)
-    num_full, rest = divmod(x.shape[0], batch_size)
+    mode = steps.pick_mode(compile, pruned.model)
 
     def add_batch(sums, x, y):
         batch = steps.evaluate_batch(pruned, loss_fn, x, y)
         return tuple(total + value for total, value in zip(sums, batch, strict=True))
 
+    over = _evaluate_streamed if stream else _evaluate_resident
+    return over(pruned, add_batch, x, y, batch_size, mode)
+
+
+def _evaluate_resident(pruned, add_batch, x, y, batch_size, mode):
+    num_full, rest = divmod(x.shape[0], batch_size)
+
     def evaluate():
         pruned.apply_masks()
-        sums = (tf.constant(0.0), tf.constant(0), tf.constant(0))
+        sums = _no_sums()
         for index in tf.range(num_full):
             start = index * batch_size
             sums = add_batch(
@@ -90,7 +110,28 @@ def make_eval_loop(pruned, loss_fn, x, y, batch_size=1000, compile="auto"):
             sums = add_batch(sums, x[-rest:], y[-rest:])
         return sums
 
-    return steps.compiled(steps.pick_mode(compile, pruned.model), evaluate)
+    return steps.compiled(mode, evaluate)
+
+
+def _evaluate_streamed(pruned, add_batch, x, y, batch_size, mode):
+    add_batch = steps.compiled(mode, add_batch)
+    num_batches = -(-x.shape[0] // batch_size)
+
+    def rows(index):
+        return slice(index * batch_size, (index + 1) * batch_size)
+
+    def evaluate():
+        pruned.apply_masks()
+        sums = _no_sums()
+        for batch in streams.chunks(x, y, rows, last=num_batches):
+            sums = add_batch(sums, *batch)
+        return sums
+
+    return evaluate
+
+
+def _no_sums():
+    return tf.constant(0.0), tf.constant(0), tf.constant(0)
 
 
 class TrainLoop:
@@ -103,19 +144,40 @@ class TrainLoop:
     """
 
     def __init__(
-        self, pruned, optimizer, loss_fn, x, y, batch_size, seed, compile, mask_interval
+        self,
+        pruned,
+        optimizer,
+        loss_fn,
+        x,
+        y,
+        batch_size,
+        seed,
+        compile,
+        mask_interval,
+        augment,
     ):
         pruned_model.check_pruned(pruned)
         self.mode = steps.pick_mode(compile, pruned.model)
         # Before tracing: a tf.function may not create the optimizer's variables.
         pruned.attach_optimizer(optimizer)
         self._pruned, self._optimizer = pruned, optimizer
-        self._x, self._y = _on_device(x, y)
+        self._x, self._y = self._placed(x, y)
         self._num_examples = self._x.shape[0]
         _check_batch_size(batch_size, self._num_examples)
         steps.check_loss(loss_fn)
         _check_labels(pruned, loss_fn, self._x, self._y)
-        self._batch_size = batch_size
+        _check_augment(augment, self._x)
+        self._batch_size, self._augment = batch_size, augment
+        self._loss_fn, self._mask_interval = loss_fn, mask_interval
+        self._step = steps.step_function(
+            pruned, optimizer, loss_fn, mask_interval, self.mode
+        )
+        self._build(seed)
+
+    def _placed(self, x, y):
+        return _on_device(x, y)
+
+    def _build(self, seed):
         self.seed = tf.Variable(seed, dtype=tf.int64, trainable=False)
         # The shuffles of the epoch in hand and of the next one, end to end, and which
         # (seed, epoch) they belong to. A cache: it never changes what a step sees.
@@ -124,11 +186,7 @@ class TrainLoop:
         )
         # Epoch -2: neither epoch 0 nor the one before it, so the first call shuffles.
         self._order_key = tf.Variable(tf.constant([0, -2], tf.int64), trainable=False)
-        self._step = steps.step_function(
-            pruned, optimizer, loss_fn, mask_interval, self.mode
-        )
         self._run = steps.compiled(self.mode, self._run_steps)
-        self._loss_fn, self._mask_interval = loss_fn, mask_interval
 
     @property
     def num_traces(self):
@@ -166,12 +224,12 @@ class TrainLoop:
                 steps.check_whole(name, value, low)
             elif not value.dtype.is_integer:
                 raise ValueError(f"`{name}` must be an integer. Received: {value}")
+        return self._advance(first_step, num_steps, tf.cast(total, tf.float32))
+
+    def _advance(self, first_step, num_steps, total):
         # As tensors: a Python number would retrace at every new value.
-        return self._run(
-            tf.cast(first_step, tf.int64),
-            tf.cast(num_steps, tf.int64),
-            tf.cast(total, tf.float32),
-        )
+        numbers = (tf.cast(number, tf.int64) for number in (first_step, num_steps))
+        return self._run(*numbers, total)
 
     def _run_steps(self, first_step, num_steps, total):
         step, end = first_step, first_step + num_steps
@@ -183,7 +241,8 @@ class TrainLoop:
             turn = -(-(start + self._num_examples) // self._batch_size)
             pause = tf.minimum(end, turn)
             while step < pause:
-                total += self._step(*self._batch(step * self._batch_size - start))
+                batch = self._batch(step * self._batch_size - start)
+                total += self._step(*self._prepared(*batch, self.seed, step))
                 step += 1
         steps.hold_masks(self._pruned, self._optimizer)
         return total
@@ -203,20 +262,29 @@ class TrainLoop:
             self._pruned, self._optimizer, self._loss_fn, self._mask_interval
         )
 
+        step, index = self._search(checked_step, first_step, first_step + num_steps)
+        return None if index < 0 else (int(step), names[int(index)])
+
+    def _search(self, checked_step, first_step, end):
         def find(step, end):
             index = tf.constant(-1)
             while index < 0 and step < end:
                 epoch = step * self._batch_size // self._num_examples
                 self._shuffle(epoch)
                 start = epoch * self._num_examples
-                index = checked_step(*self._batch(step * self._batch_size - start))
+                batch = self._batch(step * self._batch_size - start)
+                index = checked_step(*self._prepared(*batch, self.seed, step))
                 step += 1
             return step, index
 
-        step, index = steps.compiled(self.mode, find)(
-            tf.cast(first_step, tf.int64), tf.cast(first_step + num_steps, tf.int64)
-        )
-        return None if index < 0 else (int(step), names[int(index)])
+        numbers = (tf.cast(number, tf.int64) for number in (first_step, end))
+        return steps.compiled(self.mode, find)(*numbers)
+
+    def _prepared(self, x, y, seed, step):
+        """The batch as the step is given it."""
+        if self._augment is not None:
+            x = self._augment(x, augment_seed(seed, step))
+        return x, y
 
     def _batch(self, position):
         rows = _rows(self._order, tf.cast(position, tf.int32), self._batch_size)
@@ -234,6 +302,87 @@ class TrainLoop:
             second = shuffled(self._num_examples, self.seed, epoch + 1)
             self._order.assign(tf.concat([first, second], 0))
             self._order_key.assign(tf.stack([self.seed, epoch]))
+
+
+class StreamedTrainLoop(TrainLoop):
+    """A `TrainLoop` whose data stays on the host; a dispatch for each chunk of steps.
+
+    Chunk c is what steps c·K to c·K + K - 1 take, wherever a call begins or ends. The
+    present one stays on the device; the next are made while it is used.
+    """
+
+    def _placed(self, x, y):
+        return _on_host(x, y)
+
+    def _build(self, seed):
+        # It is read here for every call: on a GPU that would wait for the last one.
+        with tf.device("CPU:0"):
+            self.seed = tf.Variable(seed, dtype=tf.int64, trainable=False)
+        self._num_steps = streams.steps_per_chunk(self._x, self._batch_size)
+        self._stream = self._place = self._chunk = None
+        self._run = steps.compiled(self.mode, self._run_chunk)
+        self._hold = steps.compiled(
+            self.mode, lambda: steps.hold_masks(self._pruned, self._optimizer)
+        )
+
+    def _advance(self, first_step, num_steps, total):
+        seed, step = int(self.seed), int(first_step)
+        end = step + int(num_steps)
+        while step < end:
+            index = step // self._num_steps
+            pause = min(end, (index + 1) * self._num_steps)
+            place = step % self._num_steps * self._batch_size
+            numbers = (tf.constant(n, tf.int64) for n in (seed, place, step, pause))
+            total = self._run(*self._chunk_at(seed, index), *numbers, total)
+            step = pause
+        self._hold()
+        return total
+
+    def _run_chunk(self, x, y, seed, place, step, end, total):
+        while step < end:
+            # `place` runs along: XLA compiles anew for each value of an argument that
+            # a slice begins at, unless the loop changes it.
+            start = tf.cast(place, tf.int32)
+            batch = (_rows(data, start, self._batch_size) for data in (x, y))
+            total += self._step(*self._prepared(*batch, seed, step))
+            place += self._batch_size
+            step += 1
+        return total
+
+    def _search(self, checked_step, first_step, end):
+        def check(x, y, seed, step):
+            return checked_step(*self._prepared(x, y, seed, step))
+
+        check, seed = steps.compiled(self.mode, check), int(self.seed)
+        step, index = first_step, -1
+        while index < 0 and step < end:
+            chunk = self._chunk_at(seed, step // self._num_steps)
+            place = step % self._num_steps * self._batch_size
+            batch = (data[place : place + self._batch_size] for data in chunk)
+            index = check(*batch, *(tf.constant(n, tf.int64) for n in (seed, step)))
+            step += 1
+        return step, index
+
+    def _chunk_at(self, seed, index):
+        if self._place != (seed, index):
+            if self._place != (seed, index - 1):
+                self._stream = self._chunks_from(seed, index)
+            self._place = None  # in case the stream fails
+            self._chunk = next(self._stream)
+            self._place = seed, index
+        return self._chunk
+
+    def _chunks_from(self, seed, index):
+        count = self._num_steps * self._batch_size
+        rows = streams.visits(shuffled, self._num_examples, seed)
+        return streams.chunks(
+            self._x, self._y, lambda chunk: rows(chunk * count, count), index
+        )
+
+
+def augment_seed(seed, step):
+    """The seed of a step's augmentation, int64 `[2]`: no seed of an epoch's order."""
+    return tf.stack([-1 - tf.cast(seed, tf.int64), tf.cast(step, tf.int64)])
 
 
 def shuffled(num_examples, seed, epoch):
@@ -267,7 +416,23 @@ def _on_device(x, y):
                 "several inputs or a tf.data pipeline use pt.make_train_step"
             )
     x, y = tf.convert_to_tensor(x), tf.convert_to_tensor(y)
-    if x.shape.rank == 0 or y.shape.rank == 0 or x.shape[0] != y.shape[0]:
+    _check_shapes(x, y)
+    return x, y
+
+
+def _on_host(x, y):
+    for name, value in (("x", x), ("y", y)):
+        if not all(hasattr(value, part) for part in ("shape", "dtype", "__getitem__")):
+            raise TypeError(
+                f"`{name}` must be an array with `shape`, `dtype` and `{name}[rows]`, "
+                f"to be streamed. Received: {type(value).__name__}"
+            )
+    _check_shapes(x, y)
+    return x, y
+
+
+def _check_shapes(x, y):
+    if len(x.shape) == 0 or len(y.shape) == 0 or x.shape[0] != y.shape[0]:
         raise ValueError(
             "`x` and `y` must hold as many labels as examples. Received: shapes "
             f"{x.shape} and {y.shape}"
@@ -276,7 +441,6 @@ def _on_device(x, y):
         raise ValueError(
             f"`x` must hold at least one example. Received: shape {x.shape}"
         )
-    return x, y
 
 
 def _check_batch_size(batch_size, num_examples):
@@ -294,7 +458,8 @@ def _check_labels(pruned, loss_fn, x, y):
         loss_fn is not keras.losses.sparse_categorical_crossentropy
     ):
         return
-    outputs = pruned(x[:1])
+    y = tf.convert_to_tensor(y)
+    outputs = pruned(tf.convert_to_tensor(x[:1]))
     one_each = y.shape.rank == 1 or y.shape[1:] == [1]
     if not one_each or not tf.is_tensor(outputs) or outputs.shape.rank != 2:
         return
@@ -309,9 +474,27 @@ def _check_labels(pruned, loss_fn, x, y):
         )
 
 
+def _check_augment(augment, x):
+    """Raises TypeError or ValueError unless it maps a batch to one of its kind."""
+    if augment is None:
+        return
+    if not callable(augment):
+        raise TypeError(
+            "`augment` must be a function (x, seed) -> x. "
+            f"Received: augment={augment!r}"
+        )
+    batch = tf.convert_to_tensor(x[:1])
+    changed = augment(batch, augment_seed(0, 0))
+    if (changed.shape, changed.dtype) != (batch.shape, batch.dtype):
+        raise ValueError(
+            "`augment` must keep a batch's shape and type. Received: "
+            f"{changed.dtype.name} {changed.shape} for {batch.dtype.name} {batch.shape}"
+        )
+
+
 def _check_one_label(y):
     """Raises ValueError if rows of `y` are not one-hot (or shares that sum to 1)."""
-    if y.shape.rank != 2 or y.shape[1] == 1:
+    if len(y.shape) != 2 or y.shape[1] == 1:
         return
     rows = tf.cast(y, tf.float32)
     sums_to_one = tf.reduce_all(tf.abs(tf.reduce_sum(rows, 1) - 1) < 1e-3)

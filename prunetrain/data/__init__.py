@@ -1,40 +1,36 @@
-"""Datasets as arrays.
+"""Datasets as arrays: read, scaled, split, labels as class indices.
 
-A reader is a function `data_dir -> Raw`: it reads images and labels, without scaling or
-splitting. To add a dataset, write a module in this package that registers its reader in
-`DATASETS`; the module is found by itself.
+`sources` says where they come from and how to add one.
 """
 
 import dataclasses
 import importlib
+import math
 import pkgutil
 
 import numpy as np
 
+from prunetrain.data import sources
+from prunetrain.data.sources import DATASETS, PREFIX, SUFFIX, Raw
 from prunetrain.errors import InputError
-from prunetrain.registry import Registry
 
-DATASETS = Registry("dataset")
+__all__ = [
+    "DATASETS",
+    "PREFIX",
+    "SCALINGS",
+    "SUFFIX",
+    "Dataset",
+    "Raw",
+    "class_indices",
+    "load_dataset",
+    "open_dataset",
+]
 SCALINGS = {
-    "unit": "to [0, 1]",
-    "standard": "to mean 0 and standard deviation 1 over the training set",
+    "unit": "to [0, 1]: uint8 divided by 255, floats only if they are within already",
+    "standard": "to mean 0 and standard deviation 1 over the training set, per channel",
+    "none": "as they are",
 }
-
-
-@dataclasses.dataclass(frozen=True)
-class Raw:
-    """What a reader returns.
-
-    Images are uint8 `[examples, height, width, channels]`, labels integers `[examples]`
-    or one-hot `[examples, classes]`; `source` names where they come from.
-    """
-
-    x_train: np.ndarray
-    y_train: np.ndarray
-    x_test: np.ndarray
-    y_test: np.ndarray
-    num_classes: int
-    source: str
+_PIECE = 4096
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,18 +47,61 @@ class Dataset:
         """Shape of one example."""
         return self.train[0].shape[1:]
 
+    @property
+    def nbytes(self):
+        """What the inputs of all splits take as float32, in bytes."""
+        splits = self.train, self.validation, self.test
+        return sum(4 * math.prod(x.shape) for x, _ in splits)
 
-def load_dataset(name, data_dir=None, scaling="unit", validation_size=5000):
+    def loaded(self):
+        """The same with all inputs as arrays in memory."""
+        splits = self.train, self.validation, self.test
+        return Dataset(*((x[:], y) for x, y in splits), self.num_classes)
+
+
+class Scaled:
+    """Some rows of an array, as float32 and scaled when they are taken out.
+
+    Has what a stream needs of an array: `shape`, `dtype`, `x[rows]`.
+    """
+
+    dtype = np.dtype(np.float32)
+
+    def __init__(self, array, rows, shift, factor):
+        self._array, self._rows = array, rows
+        self._shift, self._factor = shift, factor
+        self.shape = len(rows), *array.shape[1:]
+
+    def __len__(self):
+        return len(self._rows)
+
+    def __getitem__(self, index):
+        x = self._array[self._rows[index]].astype(np.float32)
+        # Subtracted and divided as float32, in place: one copy of the inputs.
+        x -= self._shift
+        x /= self._factor
+        return x
+
+
+def load_dataset(
+    name, data_dir=None, scaling="unit", validation_size=5000, arguments=None
+):
     """Reads a dataset, scales it and splits off validation examples.
 
     Args:
-        name: a name in `DATASETS`.
+        name: a name in `DATASETS`; a file FILE.npz with x_train, y_train, x_test and
+            y_test; tfds:NAME; or package.module:function, which is imported and called
+            and returns a `Raw`, or (x_train, y_train), (x_test, y_test), each pair
+            arrays or a `tf.data.Dataset`.
         data_dir: folder with the dataset's files in their published format; None reads
-            what ships with the package. Nothing is ever fetched.
-        scaling: "unit" or "standard" (one mean and one deviation per channel, from the
-            training examples without the validation ones).
+            what ships with the package. Nothing is ever fetched by this package; Keras
+            and TensorFlow Datasets may.
+        scaling: a name in `SCALINGS`; "standard" takes one mean and one deviation per
+            channel (the last axis), from the training examples without the validation
+            ones.
         validation_size: examples taken out of the training set, drawn at random but
             always the same ones (the paper takes 5,000 of MNIST's 60,000).
+        arguments: dict of keyword arguments for what reads the dataset.
 
     Returns:
         A `Dataset`.
@@ -71,37 +110,45 @@ def load_dataset(name, data_dir=None, scaling="unit", validation_size=5000):
         ValueError: a name or size is out of range, a file is missing or damaged, or
             images and labels differ in number or are of one class only.
     """
-    raw = DATASETS[name](data_dir)
+    return open_dataset(name, data_dir, scaling, validation_size, arguments).loaded()
+
+
+def open_dataset(
+    name, data_dir=None, scaling="unit", validation_size=5000, arguments=None
+):
+    """`load_dataset`, but inputs stay as the source has them until rows are taken out.
+
+    Returns:
+        A `Dataset` whose inputs are `Scaled`: for data that is to be streamed.
+    """
     if scaling not in SCALINGS:
         raise ValueError(
             f"`scaling` must be one of {', '.join(SCALINGS)}. "
             f"Received: scaling={scaling!r}"
         )
-    y_train = class_indices(raw.y_train, raw.num_classes, raw.source)
-    y_test = class_indices(raw.y_test, raw.num_classes, raw.source)
-    _check_splits(raw, y_train, y_test)
+    raw = sources.read(name, data_dir, arguments)
+    x_train, x_test = _inputs(raw.x_train, raw), _inputs(raw.x_test, raw)
+    num_classes = raw.num_classes or _count_classes(raw)
+    y_train = class_indices(raw.y_train, num_classes, raw.source)
+    y_test = class_indices(raw.y_test, num_classes, raw.source)
+    _check_splits(raw.source, x_train, y_train, x_test, y_test)
     if not 1 <= validation_size < len(y_train):
         raise InputError(
             f"`validation_size` must be from 1 to {len(y_train) - 1}, the training "
-            f"examples less one. Received: validation_size={validation_size}"
+            f"examples less one; a tenth would be {max(1, len(y_train) // 10)}. "
+            f"Received: validation_size={validation_size}"
         )
     order = np.random.default_rng(0).permutation(len(y_train))
-    validation, train = np.sort(order[:validation_size]), order[validation_size:]
-    train = np.sort(train)
-    shift, factor = _scale(raw.x_train[train], scaling)
-
-    def scaled(x, y):
-        # Subtracted and divided as float32, in place: one copy of the images.
-        x = x.astype(np.float32)
-        x -= shift
-        x /= factor
-        return x, y
-
+    validation = np.sort(order[:validation_size])
+    train = np.sort(order[validation_size:])
+    for x in (x_train, x_test):
+        _check_scaling(x, scaling, raw.source)
+    scale = _scale(x_train, train, scaling)
     return Dataset(
-        train=scaled(raw.x_train[train], y_train[train]),
-        validation=scaled(raw.x_train[validation], y_train[validation]),
-        test=scaled(raw.x_test, y_test),
-        num_classes=raw.num_classes,
+        train=(Scaled(x_train, train, *scale), y_train[train]),
+        validation=(Scaled(x_train, validation, *scale), y_train[validation]),
+        test=(Scaled(x_test, np.arange(len(x_test)), *scale), y_test),
+        num_classes=num_classes,
     )
 
 
@@ -118,6 +165,10 @@ def class_indices(labels, num_classes, source="labels"):
         InputError: another shape, or labels outside the range.
     """
     labels = np.asarray(labels)
+    if labels.dtype.kind not in "biuf":
+        raise InputError(
+            f"labels must be numbers. Received: {labels.dtype} in {source}"
+        )
     if labels.ndim == 2 and labels.shape[1] == num_classes and num_classes > 1:
         is_one_hot = np.isin(labels, (0, 1)).all() and (labels.sum(1) == 1).all()
         if not is_one_hot:
@@ -144,41 +195,113 @@ def class_indices(labels, num_classes, source="labels"):
     return labels.astype(np.int32)
 
 
-def _check_splits(raw, y_train, y_test):
+def _inputs(x, raw):
+    """Inputs as an array of numbers `[examples, …]`; images get a channel axis."""
+    x = np.asanyarray(x)
+    if x.dtype.kind not in "biuf" or x.ndim < 2:
+        raise InputError(
+            "inputs must be an array of numbers [examples, …]. Received: "
+            f"{x.dtype} of shape {x.shape} in {raw.source}"
+        )
+    is_gray = x.dtype == np.uint8 and x.ndim == 3
+    return x[..., None] if is_gray else x
+
+
+def _count_classes(raw):
+    """How many classes the labels tell: the width of one-hot rows, or highest + 1."""
+    y_train, y_test = np.asarray(raw.y_train), np.asarray(raw.y_test)
+    if y_train.ndim == 2 and y_train.shape[1] > 1:
+        return y_train.shape[1]
+    highest = _highest(y_train, raw), _highest(y_test, raw)
+    num_classes = max(highest) + 1
+    if not 2 <= num_classes <= max(2, len(y_train)):
+        raise InputError(
+            "labels must be the numbers of the classes from 0, at least two classes "
+            f"and no more than training examples ({len(y_train)}). Received: labels up "
+            f"to {max(highest)} in {raw.source}"
+        )
+    return num_classes
+
+
+def _highest(labels, raw):
+    highest = labels.max(initial=0) if labels.dtype.kind in "biuf" else math.nan
+    if not math.isfinite(highest):
+        raise InputError(
+            f"labels must be whole numbers from 0. Received: {labels.dtype}, highest "
+            f"{highest}, in {raw.source}"
+        )
+    return int(highest)
+
+
+def _check_splits(source, x_train, y_train, x_test, y_test):
     """Raises InputError for splits that nothing can be learnt or told from.
 
     One class only is an error and no warning: whatever is pruned, the network answers
     with that class, and a night of training ends in a table of 100 %.
     """
-    for split, x, y in (
-        ("training", raw.x_train, y_train),
-        ("test", raw.x_test, y_test),
-    ):
+    for split, x, y in (("training", x_train, y_train), ("test", x_test, y_test)):
         if len(x) != len(y) or not len(x):
             raise InputError(
-                f"{raw.source} must hold as many labels as images, at least one. "
+                f"{source} must hold as many labels as images, at least one. "
                 f"Received: {len(x)} {split} images and {len(y)} labels"
             )
-        if 0 in x.shape or x.shape[1:] != raw.x_train.shape[1:]:
+        if 0 in x.shape or x.shape[1:] != x_train.shape[1:]:
             raise InputError(
-                f"{raw.source} must hold images that are all of one size. Received: "
+                f"{source} must hold images that are all of one size. Received: "
                 f"{split} images of {x.shape[1:]}, training images of "
-                f"{raw.x_train.shape[1:]}"
+                f"{x_train.shape[1:]}"
             )
         if (y == y[0]).all():
             raise InputError(
-                f"{raw.source} must hold examples of two classes or more, or accuracy "
+                f"{source} must hold examples of two classes or more, or accuracy "
                 f"says nothing. Received: {len(x)} {split} examples, all of class "
                 f"{y[0]}"
             )
 
 
-def _scale(x, scaling):
-    """What to subtract and what to divide by, per channel."""
-    if scaling == "unit":
-        return np.float32(0), np.float32(255)
+def _check_scaling(x, scaling, source):
+    if x.dtype.kind == "f":
+        _check_floats(x, scaling, source)
+    elif scaling == "unit" and x.dtype not in (np.uint8, np.bool_):
+        raise InputError(
+            "`scaling` unit needs uint8, or floats within [0, 1]. Received: "
+            f"{x.dtype} in {source}. Take standard or none, or convert it"
+        )
+
+
+def _scale(x, rows, scaling):
+    """What to subtract and what to divide by: numbers, or one per channel."""
+    if scaling == "standard":
+        return _moments(x, rows)
+    is_image = scaling == "unit" and x.dtype == np.uint8
+    return np.float32(0), np.float32(255 if is_image else 1)
+
+
+def _check_floats(x, scaling, source):
+    low, high = float(x.min()), float(x.max())
+    if not (math.isfinite(low) and math.isfinite(high)):
+        raise InputError(
+            f"inputs must be finite. Received: from {low} to {high} in {source}"
+        )
+    if scaling == "unit" and not 0 <= low <= high <= 1:
+        raise InputError(
+            "`scaling` unit needs uint8, or floats within [0, 1]. Received: floats "
+            f"from {low:g} to {high:g} in {source}. Take standard or none, or convert "
+            "images of 0 to 255 to uint8"
+        )
+
+
+def _moments(x, rows):
+    """Mean and standard deviation per channel over some rows, in float64.
+
+    Piece by piece: there is room for a few thousand rows in float64, not for all.
+    """
     axes = tuple(range(x.ndim - 1))
-    mean, deviation = x.mean(axes, dtype=np.float64), x.std(axes, dtype=np.float64)
+    pieces = [rows[i : i + _PIECE] for i in range(0, len(rows), _PIECE)]
+    count = len(rows) * math.prod(x.shape[1:-1])
+    mean = sum(x[piece].sum(axes, dtype=np.float64) for piece in pieces) / count
+    square = sum(((x[piece] - mean) ** 2).sum(axes) for piece in pieces) / count
+    deviation = np.sqrt(square)
     return mean.astype(np.float32), np.maximum(deviation, 1e-6).astype(np.float32)
 
 

@@ -29,6 +29,18 @@ def read_mnist(data_dir):
     return _read_splits(data_dir or _EMBEDDED)
 
 
+@data.DATASETS.register("fashion_mnist")
+def read_fashion_mnist(data_dir):
+    """Clothes in 10 classes, 60,000 + 10,000 of 28×28; IDX files in --data_dir."""
+    if not data_dir:
+        raise InputError(
+            "`data_dir` must be a folder that holds Fashion-MNIST's four IDX files "
+            "(Debian's package dataset-fashion-mnist puts them into "
+            "/usr/share/datasets/fashion-mnist). Received: none"
+        )
+    return _read_splits(data_dir)
+
+
 def _read_splits(data_dir):
     try:
         return _read_folder(pathlib.Path(data_dir).expanduser())
@@ -62,7 +74,7 @@ def _find(folder, name):
     raise InputError(
         f"{folder / name} (or {name}.gz) does not exist, or is no file. Put the "
         "dataset's four IDX files there, or leave --data_dir out to use the embedded "
-        "ones"
+        "ones (of mnist)"
     )
 
 

@@ -29,7 +29,7 @@ class Results:
     rows: list
 
 
-def run(config, workdir=None, progress=None):
+def run(config, workdir=None, progress=None, start=None):
     """Runs an experiment, or goes on with one that was interrupted.
 
     Makes TensorFlow's ops deterministic in this process: the same settings give the
@@ -43,6 +43,7 @@ def run(config, workdir=None, progress=None):
         workdir: folder for the files, or an open `WorkDirectory`; None takes
             `config.workdir`, and if that is empty a new one.
         progress: display (see `runs.progress`); None picks one for the console.
+        start: called before TensorFlow is loaded in this process, if it is.
 
     Returns:
         `Results`.
@@ -70,11 +71,16 @@ def run(config, workdir=None, progress=None):
         )
     )
     replicates = [replicate for replicate, plan in enumerate(plans) if plan]
+    # Before TensorFlow: what is wrong with the data is told at once.
+    dataset = labs.open_data(config)
     with display:
         if config.parallel_replicates > 1:
             find_side_by_side(config, replicates, directory, display)
         else:
-            find_one_by_one(config, replicates, directory, display)
+            if start:
+                start()
+            lab = labs.open_lab(config, directory, dataset)
+            find_one_by_one(lab, config, replicates, directory, display)
     directory.tidy_metrics()
     return Results(directory.path, directory.rows)
 
@@ -86,13 +92,13 @@ def open_directory(config, path=None):
     )
 
 
-def find_one_by_one(config, replicates, directory, display):
+def find_one_by_one(lab, config, replicates, directory, display):
     """`find_tickets` for several replicates, in this process.
 
     Raises:
         RunError: trainings diverged; the other replicates have gone on to their end.
     """
-    lab, failures = labs.open_lab(config, directory), []
+    failures = []
     for replicate in replicates:
         try:
             find_tickets(lab, config, replicate, directory, display)

@@ -33,7 +33,30 @@ class Evaluation:
     accuracy: float
 
 
-def open_lab(config, directory):
+def open_data(config):
+    """The dataset of a run, for which TensorFlow need not be loaded.
+
+    Raises:
+        InputError: the data or their settings are wrong.
+    """
+    dataset = data.open_dataset(
+        config.dataset,
+        config.data_dir or None,
+        scaling=config.scaling,
+        validation_size=config.validation_size,
+        arguments=config.arguments("dataset_args"),
+    )
+    num_examples = len(dataset.train[1])
+    if config.batch_size > num_examples:
+        raise ConfigError(
+            "batch_size",
+            config.batch_size,
+            f"must be at most the {num_examples} training examples there are",
+        )
+    return dataset
+
+
+def open_lab(config, directory, dataset=None):
     """A `Lab` in the compile mode that the run began with, whatever "auto" picks now.
 
     What has changed since then and may change bits is a warning.
@@ -47,7 +70,7 @@ def open_lab(config, directory):
             "Restore it, or start again in another --workdir"
         )
     file = _file_of_model(config, directory, began)
-    lab = Lab(config, compile)
+    lab = Lab(config, compile, dataset)
     now = {**environment(lab.loop.mode), **file}
     changes = [
         f"{name} was {began[name]}, is {value}"
@@ -104,34 +127,22 @@ class Lab:
     Args:
         config: `Config`.
         compile: compile mode, in place of `config.compile`.
+        dataset: what `open_data` gives; None calls it.
 
     Raises:
         InputError: the settings do not fit the model or the data.
     """
 
-    def __init__(self, config, compile):
+    def __init__(self, config, compile, dataset=None):
         from prunetrain.core import loops, snapshot, steps, streams
 
         tf.config.experimental.enable_op_determinism()
         self.config = config
-        dataset = data.open_dataset(
-            config.dataset,
-            config.data_dir or None,
-            scaling=config.scaling,
-            validation_size=config.validation_size,
-            arguments=config.arguments("dataset_args"),
-        )
+        dataset = open_data(config) if dataset is None else dataset
         stream = config.stream == "always" or (
             config.stream == "auto" and dataset.nbytes > streams.device_memory() / 4
         )
         dataset = dataset if stream else dataset.loaded()
-        num_examples = len(dataset.train[1])
-        if config.batch_size > num_examples:
-            raise ConfigError(
-                "batch_size",
-                config.batch_size,
-                f"must be at most the {num_examples} training examples there are",
-            )
         self._shapes = dataset.input_shape, dataset.num_classes
         # Layers draw initial values from the global seed even if these are replaced.
         keras.utils.set_random_seed(config.seed)

@@ -62,9 +62,7 @@ def main(argv=None):
         )
         where = f"all settings and results: {directory.path}"
         print(f"{_described(config)}; {where}", flush=True)
-        if config.parallel_replicates == 1:
-            _start_quietly()
-        experiment.run(config, directory)
+        experiment.run(config, directory, start=_start_quietly)
         analysis.print_results(directory.path)
         return 0
     except ConfigError as error:

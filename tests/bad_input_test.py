@@ -687,3 +687,22 @@ def test_a_process_answers_at_once_in_one_line(words, fragments, tmp_path):
         assert fragment in outcome.stderr
     assert "tensorflow" not in outcome.modules
     assert json.dumps(os.listdir(tmp_path)) == "[]"
+
+
+@pytest.mark.parametrize(
+    ("words", "fragments"),
+    [
+        (["--data_dir=nowhere"], ["`data_dir`", "nowhere"]),
+        (["--batch_size=60000"], ["--batch_size=60000", "55000 training examples"]),
+        (["--validation_size=60000"], ["validation_size=60000", "1 to 59999"]),
+        (["--dataset=none.npz", "--parallel_replicates=2"], ["none.npz"]),
+    ],
+)
+def test_a_mistake_about_the_data_is_told_before_tensorflow_is_loaded(
+    words, fragments, tmp_path
+):
+    outcome = tiny.command(*words, cwd=tmp_path, trace_imports=True)
+    assert (outcome.code, outcome.stderr.count("\n")) == (2, 1)
+    for fragment in fragments:
+        assert fragment in outcome.stderr
+    assert not {"tensorflow", "keras"} & set(outcome.modules)

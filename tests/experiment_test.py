@@ -53,11 +53,11 @@ class Labs:
     def __init__(self):
         self.make, self._labs = lab_lib.Lab, {}
 
-    def __call__(self, config, compile):
+    def __call__(self, config, compile, dataset=None):
         free = {"steps_per_loop": 1, "checkpoint_every": "60s"}
         key = dataclasses.replace(config, rewind_step=0, compile=compile, **free)
         if key not in self._labs:
-            self._labs[key] = self.make(config, compile)
+            self._labs[key] = self.make(config, compile, dataset)
         lab = self.last = self._labs[key]
         lab.config = config
         for variable in (
@@ -1143,7 +1143,7 @@ def test_the_folder_of_the_config_serves_when_none_is_given(tmp_path, monkeypatc
     class StopError(Exception):
         pass
 
-    def stop(config, compile):
+    def stop(config, compile, dataset):
         started.append(config)
         raise StopError
 

@@ -15,6 +15,7 @@ from prunetrain.data import DATASETS, SCALINGS
 from prunetrain.data.augmentation import AUGMENTATIONS
 from prunetrain.errors import InputError
 from prunetrain.flagfiles import can_hold
+from prunetrain.losses import LOSSES
 from prunetrain.models import MODELS, SUFFIX
 from prunetrain.optimizers import OPTIMIZERS, SCHEDULES
 from prunetrain.pruning.allocation import ALLOCATIONS
@@ -209,10 +210,10 @@ class Config:
         "Model",
         "lenet_300_100",
         "the network, by name or as package.module:function, which is imported and "
-        "called: it runs that code. Its outputs must be logits; keras.applications has "
-        "them with --model_args=weights=None,classifier_activation=None. Or a trained "
-        "one, file.keras: round 0 only evaluates it, and every round starts from its "
-        "weights",
+        "called: it runs that code, for example keras.applications:MobileNetV2 with "
+        "--model_args=weights=None. Its outputs are logits or probabilities, one for "
+        "each class. Or a trained one, file.keras: round 0 only evaluates it, and every "
+        "round starts from its weights",
         choices=MODELS,
         importable=True,
         suffix=SUFFIX,
@@ -227,6 +228,21 @@ class Config:
     )
     precision: str = _option(
         "Model", "float32", "Keras's dtype policy", choices=PRECISIONS
+    )
+    loss: str = _option(
+        "Training",
+        "sparse_categorical_crossentropy",
+        "what is minimised; whether the model gives logits or probabilities is found "
+        "from its outputs. Also package.module:function (class indices, outputs) -> "
+        "loss",
+        choices=LOSSES,
+        importable=True,
+    )
+    loss_args: str = _option(
+        "Training",
+        "",
+        "what the loss takes, for example label_smoothing=0.1",
+        unit="name=value,…",
     )
     optimizer: str = _option(
         "Training",

@@ -13,7 +13,7 @@ import warnings
 import numpy as np
 
 from prunetrain import config as config_lib
-from prunetrain import data, models, optimizers
+from prunetrain import data, losses, models, optimizers
 from prunetrain.config import ConfigError
 from prunetrain.data import augmentation
 from prunetrain.errors import InputError
@@ -156,7 +156,7 @@ class Lab:
             )
         self.optimizer = self._make_optimizer()
         self._rates = self._rates_per_kernel()
-        loss_fn = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        loss_fn = self._make_loss(dataset)
         self.loop = loops.make_train_loop(
             self.pruned,
             self.optimizer,
@@ -318,6 +318,14 @@ class Lab:
         if config.precision == "mixed_float16":
             return keras.optimizers.LossScaleOptimizer(optimizer)
         return optimizer
+
+    def _make_loss(self, dataset):
+        outputs = self.pruned(dataset.train[0][:8])
+        probabilities = tf.is_tensor(outputs) and losses.are_probabilities(outputs)
+        with _arguments(self.config, "loss_args") as arguments:
+            return losses.make_loss(
+                self.config.loss, probabilities, dataset.num_classes, **arguments
+            )
 
     def _rates_per_kernel(self):
         """`layer_rates`, or by default half the rate for the output layer."""

@@ -122,6 +122,8 @@ VALUES = {
     "model_args": NO_ARGUMENTS,
     "optimizer": {"adamm": "mean 'adam", "": "must be one of", "Adam": "mean 'adam'"},
     "precision": {"float23": "mean 'float", "": "must be one of", "int8": "one of"},
+    "loss": {"mse": "must be one of", "": "must be one of", "a.b": "must be one of"},
+    "loss_args": NO_ARGUMENTS,
     "optimizer_args": NO_ARGUMENTS,
     "learning_rate_schedule": {"consine": "mean 'cosine'", "": "must be one of"},
     "learning_rate_schedule_args": NO_ARGUMENTS,

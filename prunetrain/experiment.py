@@ -88,7 +88,10 @@ def run(config, workdir=None, progress=None, start=None):
 def open_directory(config, path=None):
     """The `WorkDirectory` of a run: `path`, or `config.workdir`, or a new one."""
     return workdirs.WorkDirectory(
-        path or config.workdir, config.as_dict(), config_lib.free_settings()
+        path or config.workdir,
+        config.as_dict(),
+        config_lib.free_settings(),
+        config_lib.Config().as_dict(),
     )
 
 

@@ -87,6 +87,7 @@ class WorkDirectory:
             runs/<date>-<time>.
         settings: dict of the run's settings.
         free: names of settings that may differ from those that the run began with.
+        defaults: settings that a run has which began before there were such.
 
     Raises:
         InputError: the folder holds a run of other settings, is in use by another
@@ -97,7 +98,7 @@ class WorkDirectory:
         UserWarning: names each damaged checkpoint, and what is gone on from instead.
     """
 
-    def __init__(self, path, settings, free=()):
+    def __init__(self, path, settings, free=(), defaults=()):
         # A shell leaves the ~ of --workdir=~/x as it is.
         self.path = pathlib.Path(path or "runs")
         try:
@@ -110,7 +111,7 @@ class WorkDirectory:
             self._lock = lock.acquire(self.path / "run.lock")
             for folder in ("tickets", "checkpoints"):
                 (self.path / folder).mkdir(parents=True, exist_ok=True)
-            self._settle(settings, free)
+            self._settle(settings, free, dict(defaults))
         # RuntimeError: ~name of a user that there is not.
         except (OSError, RuntimeError) as error:
             if getattr(error, "errno", None) in _FULL:
@@ -126,7 +127,7 @@ class WorkDirectory:
             self._tidy_checkpoints()
         self.tidy_metrics()
 
-    def _settle(self, settings, free):
+    def _settle(self, settings, free, defaults):
         """Writes the settings, or compares them with those that are there."""
         file, known = self.path / "config.json", None
         # Settings that never trained bind nobody: they may have been a mistake.
@@ -135,7 +136,7 @@ class WorkDirectory:
         ):
             known = _parse_json(_read(self.path, file.name), file)
             self._write_flags(known)
-            self._compare(known, settings, free)
+            self._compare({**defaults, **known}, settings, free)
         else:
             self._environment.unlink(missing_ok=True)
             for folder in self._resumes().values():

@@ -29,7 +29,7 @@ from prunetrain.errors import InputError, RunError
 from prunetrain.runs import signals
 
 # How long workers may take to save what they are at.
-_STOP_SECONDS = 10
+_STOP_SECONDS = 20
 # A signal that is only noted does not end a wait.
 _POLL_SECONDS = 0.1
 

@@ -130,6 +130,17 @@ def test_free_settings_may_change_while_a_run_goes_on(directory):
         )
 
 
+def test_a_run_of_an_older_release_has_the_defaults_of_what_is_new(directory):
+    evaluated(directory)
+    new, defaults = {**SETTINGS, "precision": 32}, {**SETTINGS, "precision": 32}
+    opened = workdir.WorkDirectory(directory.path, new, defaults=defaults)
+    assert json.loads((opened.path / "config.json").read_text()) == new
+    del opened
+    for other in ({**new, "precision": 16}, {**new, "rounds": 3}):
+        with toys.raises(errors.InputError, "there, "):
+            workdir.WorkDirectory(directory.path, other, defaults=defaults)
+
+
 def test_the_same_settings_open_the_same_run(directory):
     directory.add_row(tiny.row())
     assert again(directory).rows == [tiny.row()]

@@ -212,8 +212,8 @@ class Config:
         "the network, by name or as package.module:function, which is imported and "
         "called: it runs that code, for example keras.applications:MobileNetV2 with "
         "--model_args=weights=None. Its outputs are logits or probabilities, one for "
-        "each class. Or a trained one, file.keras: round 0 only evaluates it, and every "
-        "round starts from its weights",
+        "each class. Or a trained one, file.keras: round 0 only evaluates it, and "
+        "every round starts from its weights",
         choices=MODELS,
         importable=True,
         suffix=SUFFIX,

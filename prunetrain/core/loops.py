@@ -9,7 +9,7 @@ in the next; every example is visited exactly once per epoch.
 import keras
 import tensorflow as tf
 
-from prunetrain.core import pruned_model, steps, streams
+from prunetrain.core import pruned_model, steps, streams, tracing
 
 
 def make_train_loop(
@@ -110,11 +110,11 @@ def _evaluate_resident(pruned, add_batch, x, y, batch_size, mode):
             sums = add_batch(sums, x[-rest:], y[-rest:])
         return sums
 
-    return steps.compiled(mode, evaluate)
+    return _compiled(mode, evaluate)
 
 
 def _evaluate_streamed(pruned, add_batch, x, y, batch_size, mode):
-    add_batch = steps.compiled(mode, add_batch)
+    add_batch = _compiled(mode, add_batch)
     num_batches = -(-x.shape[0] // batch_size)
 
     def rows(index):
@@ -186,7 +186,7 @@ class TrainLoop:
         )
         # Epoch -2: neither epoch 0 nor the one before it, so the first call shuffles.
         self._order_key = tf.Variable(tf.constant([0, -2], tf.int64), trainable=False)
-        self._run = steps.compiled(self.mode, self._run_steps)
+        self._run = _compiled(self.mode, self._run_steps)
 
     @property
     def num_traces(self):
@@ -278,7 +278,7 @@ class TrainLoop:
             return step, index
 
         numbers = (tf.cast(number, tf.int64) for number in (first_step, end))
-        return steps.compiled(self.mode, find)(*numbers)
+        return _compiled(self.mode, find)(*numbers)
 
     def _prepared(self, x, y, seed, step):
         """The batch as the step is given it."""
@@ -320,8 +320,8 @@ class StreamedTrainLoop(TrainLoop):
             self.seed = tf.Variable(seed, dtype=tf.int64, trainable=False)
         self._num_steps = streams.steps_per_chunk(self._x, self._batch_size)
         self._stream = self._place = self._chunk = None
-        self._run = steps.compiled(self.mode, self._run_chunk)
-        self._hold = steps.compiled(
+        self._run = _compiled(self.mode, self._run_chunk)
+        self._hold = _compiled(
             self.mode, lambda: steps.hold_masks(self._pruned, self._optimizer)
         )
 
@@ -353,7 +353,7 @@ class StreamedTrainLoop(TrainLoop):
         def check(x, y, seed, step):
             return checked_step(*self._prepared(x, y, seed, step))
 
-        check, seed = steps.compiled(self.mode, check), int(self.seed)
+        check, seed = _compiled(self.mode, check), int(self.seed)
         step, index = first_step, -1
         while index < 0 and step < end:
             chunk = self._chunk_at(seed, step // self._num_steps)
@@ -399,6 +399,10 @@ def shuffled(num_examples, seed, epoch):
         alg="philox",  # fixed, since "auto_select" depends on the device
     )
     return tf.argsort(keys, stable=True)
+
+
+def _compiled(mode, function):
+    return tracing.unwarned(steps.compiled(mode, function))
 
 
 def _rows(tensor, start, count):

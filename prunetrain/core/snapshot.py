@@ -2,7 +2,7 @@
 
 import tensorflow as tf
 
-from prunetrain.core import pruned_model
+from prunetrain.core import pruned_model, tracing
 
 
 class Snapshot(tf.Module):
@@ -42,8 +42,8 @@ class Snapshot(tf.Module):
                     variable.assign(copy)
             pruned.apply_masks()
 
-        self._copy_in = tf.function(copy_in)
-        self._copy_out = tf.function(copy_out)
+        self._copy_in = tracing.unwarned(tf.function(copy_in))
+        self._copy_out = tracing.unwarned(tf.function(copy_out))
 
     def update(self):
         """Takes the snapshot anew from the present state."""

@@ -9,10 +9,13 @@ compiled sweep that stores none of it.
 
 import tensorflow as tf
 
+from prunetrain.core import tracing
+
 # Sums of this many 0s and 1s fit into int8; XLA splits longer sums and stores them.
 _GROUP = 32
 
 
+@tracing.unwarned
 @tf.function(jit_compile=True)
 def remove_lowest(scores, masks, num_remove):
     """Masks without the `num_remove` lowest-scored of the live weights.
@@ -67,10 +70,6 @@ def remove_lowest(scores, masks, num_remove):
             masks, keys_below(threshold), ties_before(end), strict=True
         )
     ]
-
-
-# One trace per shape is what it is for, but TensorFlow warns of the sixth.
-remove_lowest._omit_frequent_tracing_warning = True
 
 
 def all_finite(scores, mask):

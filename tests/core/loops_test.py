@@ -824,3 +824,12 @@ def test_evaluation_refuses_what_it_cannot_run(changes, fragments):
     arguments = {"x": x, "y": y, **changes}
     with toys.raises(ValueError, *fragments):
         pt.make_eval_loop(pt.PrunedModel(toys.mlp()), toys.cross_entropy(), **arguments)
+
+
+def test_many_loops_and_snapshots_in_one_process_are_no_reason_to_warn(caplog):
+    for _ in range(7):
+        loop, pruned = make_loop(toys.mlp(), keras.optimizers.SGD(0.1))
+        loop(0, 2)
+        pt.make_eval_loop(pruned, toys.cross_entropy(), *toys.dataset())()
+        pt.Snapshot(pruned).restore()
+    assert "retracing" not in caplog.text

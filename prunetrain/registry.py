@@ -57,8 +57,11 @@ def parse_arguments(text):
     """
     rule = "must be name=value,… with literals or words as values"
     try:
-        call = ast.parse(f"f({text})", mode="eval").body
+        source = f"f({text})"
+        call = ast.parse(source, mode="eval").body
         plain = isinstance(call, ast.Call) and isinstance(call.func, ast.Name)
+        # What follows is a comment.
+        plain = plain and call.end_col_offset == len(source.encode())
         names = [word.arg for word in call.keywords] if plain else [None]
         if None in names or call.args or len(set(names)) < len(names):
             raise ValueError(rule)

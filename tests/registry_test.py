@@ -123,6 +123,7 @@ def test_a_word_that_means_true_or_false_is_answered_with_python_s(word):
         *("0.9", "momentum", "=1", "a=", "a=1 b=2", "a=1,a=2", "a=b.c", "**{'a': 1}"),
         *("*[1]", "a=1)(b=2", "a=1)+f(b=2", "a=print(1)", "a=[x for x in y]", "a=1\0"),
         *("a=" + "(" * 10_000 + ")" * 10_000, "a=lambda: 1", "a=(b:=1)", "\n#"),
+        "a=1)#b",
     ],
 )
 def test_what_is_no_list_of_arguments_is_refused_without_being_run(text):

@@ -319,9 +319,12 @@ def _scale(x, rows, scaling):
 
 def _check_floats(x, scaling, source):
     low, high = float(x.min()), float(x.max())
-    if not (math.isfinite(low) and math.isfinite(high)):
+    largest = float(np.finfo(np.float32).max)
+    # False for nan.
+    if not -largest <= low <= high <= largest:
         raise InputError(
-            f"inputs must be finite. Received: from {low} to {high} in {source}"
+            f"inputs must be finite as float32. Received: from {low} to {high} in "
+            f"{source}"
         )
     if scaling == "unit" and not 0 <= low <= high <= 1:
         raise InputError(

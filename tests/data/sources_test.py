@@ -310,13 +310,22 @@ def three_and_a_half():
     return dataclasses.replace(tiny.noise(), num_classes=3.5)
 
 
+def beyond_float32():
+    (x, y), test = pairs()
+    return (x * 1e300, y), test
+
+
 @pytest.mark.parametrize(
     ("function", "problem"),
-    [("ragged", "must be arrays"), ("three_and_a_half", "num_classes=3.5")],
+    [
+        ("beyond_float32", "finite as float32"),
+        ("ragged", "must be arrays"),
+        ("three_and_a_half", "num_classes=3.5"),
+    ],
 )
 def test_what_makes_no_dataset_is_refused(function, problem):
     with toys.raises(errors.InputError, problem):
-        data.open_dataset(f"{HERE}:{function}", validation_size=10)
+        data.open_dataset(f"{HERE}:{function}", None, "none", validation_size=10)
 
 
 @pytest.mark.parametrize("word", ["name", "function"])

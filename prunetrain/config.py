@@ -487,7 +487,9 @@ def _converted(field, value):
     if isinstance(value, str):
         value = [part for part in value.split(",") if part]
     is_list = isinstance(value, (list, tuple))
-    if not is_list or not all(isinstance(item, str) for item in value):
+    is_text = is_list and all(isinstance(item, str) for item in value)
+    # As a flag, an item with a comma would be two, an empty one none.
+    if not is_text or any("," in item or not item for item in value):
         raise ConfigError(field.name, value, "must be text, separated by commas")
     values = tuple(value)
     for item in values:

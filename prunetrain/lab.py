@@ -16,10 +16,16 @@ from prunetrain import config as config_lib
 from prunetrain import data, losses, models, optimizers
 from prunetrain.config import ConfigError
 from prunetrain.data import augmentation
-from prunetrain.errors import InputError
+from prunetrain.errors import InputError, told
 from prunetrain.lazy import keras, tf
 from prunetrain.runs import workers
 
+# What may turn out not to fit when the first step is made.
+_MEETING = (
+    *("model", "model_args", "precision", "loss", "loss_args", "augment"),
+    *("optimizer", "optimizer_args", "learning_rate_schedule"),
+    *("learning_rate_schedule_args", "warmup_steps", "train_steps"),
+)
 # A signal waits for the end of a dispatch.
 _DISPATCH_SECONDS = 0.5
 
@@ -69,9 +75,12 @@ def open_lab(config, directory, dataset=None):
             f"one of {', '.join(config_lib.COMPILE_MODES)}. Received: {compile!r}. "
             "Restore it, or start again in another --workdir"
         )
-    file = _file_of_model(config, directory, began)
+    dataset = open_data(config) if dataset is None else dataset
+    read = _what_is_read(config, dataset)
+    for name, value in read.items():
+        _check_unchanged(config, directory, name, began.get(name, value), value)
     lab = Lab(config, compile, dataset)
-    now = {**environment(lab.loop.mode), **file}
+    now = {**environment(lab.loop.mode), **read}
     changes = [
         f"{name} was {began[name]}, is {value}"
         for name, value in now.items()
@@ -87,22 +96,23 @@ def open_lab(config, directory, dataset=None):
     return lab
 
 
-def _file_of_model(config, directory, began):
-    """What is recorded about the model's file, if it comes from one.
+def _what_is_read(config, dataset):
+    """Sums of what the settings only name: the data, and the model if it is a file."""
+    sums = {"dataset_sha256": dataset.digest()}
+    if config.starts_trained:
+        sums["model_sha256"] = models.digest(config.model)
+    return sums
 
-    Raises:
-        InputError: it is not the file that the run began with.
-    """
-    if not config.starts_trained:
-        return {}
-    now = models.digest(config.model)
-    known = began.get("model_sha256", now)
+
+def _check_unchanged(config, directory, name, known, now):
+    """Raises InputError unless it is what the run began with."""
     if known != now:
+        field = name.removesuffix("_sha256")
         raise InputError(
-            f"--model={config.model} has changed since {directory.path} began (SHA-256 "
-            f"was {known}, is {now}). Restore it, or start again in another --workdir"
+            f"--{field}={getattr(config, field)} has changed since {directory.path} "
+            f"began (SHA-256 was {known}, is {now}). Restore it, or start again in "
+            "another --workdir"
         )
-    return {"model_sha256": now}
 
 
 def environment(compile_mode):
@@ -156,27 +166,32 @@ class Lab:
             )
         self.optimizer = self._make_optimizer()
         self._rates = self._rates_per_kernel()
-        loss_fn = self._make_loss(dataset)
-        self.loop = loops.make_train_loop(
-            self.pruned,
-            self.optimizer,
-            loss_fn,
-            *dataset.train,
-            config.batch_size,
-            compile=compile,
-            augment=augmentation.chained(config.augment),
-            stream=stream,
-        )
-        self._evaluate = {
-            split: loops.make_eval_loop(
+        with _going_together(config):
+            loss_fn = self._make_loss(dataset)
+            self.loop = loops.make_train_loop(
                 self.pruned,
+                self.optimizer,
                 loss_fn,
-                *getattr(dataset, split),
-                compile=self.loop.mode,
+                *dataset.train,
+                config.batch_size,
+                compile=compile,
+                augment=augmentation.chained(config.augment),
                 stream=stream,
             )
-            for split in ("validation", "test")
-        }
+            self._evaluate = {
+                split: loops.make_eval_loop(
+                    self.pruned,
+                    loss_fn,
+                    *getattr(dataset, split),
+                    compile=self.loop.mode,
+                    stream=stream,
+                )
+                for split in ("validation", "test")
+            }
+            # Before anything is written. It leaves nothing: a training begins with
+            # fresh weights, or with those of a checkpoint.
+            steps.evaluate_batch(self.pruned, loss_fn, *(v[:8] for v in dataset.train))
+            self.loop(0, 1)
         self.rewind = snapshot.Snapshot(self.pruned, self.optimizer)
         self.best = snapshot.Snapshot(self.pruned)
         self.state = tf.train.Checkpoint(variables=self._variables())
@@ -209,6 +224,14 @@ class Lab:
         """
         keras.utils.set_random_seed(seed)
         model, optimizer = self._make_model(fresh), self._make_optimizer()
+        shapes, now = (
+            [tuple(v.shape) for v in m.variables] for m in (self.pruned.model, model)
+        )
+        if shapes != now:
+            raise InputError(
+                f"--model={self.config.model} must make the same network at each call. "
+                f"Received: variables of shapes {shapes}, then of {now}"
+            )
         optimizer.build(model.trainable_variables)
         for mine, fresh in (
             (self.pruned.model.variables, model.variables),
@@ -364,6 +387,33 @@ def _policy(name):
         yield
     finally:
         keras.config.set_dtype_policy(before)
+
+
+@contextlib.contextmanager
+def _going_together(config):
+    """What the code that the settings name raises, as InputError with the settings."""
+    try:
+        yield
+    except InputError:
+        raise
+    # The user's code, Keras and TensorFlow fail in dozens of ways.
+    except Exception as error:
+        default = config_lib.Config()
+        given = [
+            f"--{name}={shown}"
+            for name in _MEETING
+            if (shown := _typed(getattr(config, name)))
+            != _typed(getattr(default, name))
+            or name == "model"
+        ]
+        raise InputError(
+            f"{' '.join(given)} cannot be trained on --dataset={config.dataset}: "
+            f"{told(error)}"
+        ) from error
+
+
+def _typed(value):
+    return ",".join(value) if isinstance(value, tuple) else value
 
 
 @contextlib.contextmanager

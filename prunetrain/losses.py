@@ -49,6 +49,8 @@ def make_loss(name, probabilities, num_classes, **arguments):
     def of_rows(y, outputs):
         return loss_fn(tf.one_hot(y, num_classes, dtype=outputs.dtype), outputs)
 
+    # Evaluation asks for it: whether what comes is a sum or a mean.
+    of_rows.reduction = loss_fn.reduction
     return of_rows
 
 

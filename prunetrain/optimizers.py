@@ -78,6 +78,8 @@ def step(learning_rate, train_steps, boundaries=None, factor=0.1):
         boundaries = train_steps // 2, train_steps * 3 // 4
     # So that a boundary is the first step at the lower rate.
     last_steps = [int(boundary) - 1 for boundary in boundaries]
+    if last_steps != sorted(last_steps):
+        raise ValueError(f"boundaries must rise. Received: boundaries={boundaries}")
     rates = [learning_rate * factor**drops for drops in range(len(boundaries) + 1)]
     return keras.optimizers.schedules.PiecewiseConstantDecay(last_steps, rates)
 

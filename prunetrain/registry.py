@@ -5,7 +5,7 @@ import difflib
 import importlib
 import re
 
-from prunetrain.errors import InputError
+from prunetrain.errors import InputError, told
 
 _IMPORT_PATH = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
 
@@ -33,11 +33,18 @@ def imported(kind, path):
         for part in name.split("."):
             found = getattr(found, part)
     except (ImportError, AttributeError) as error:
-        raise InputError(
-            f"`{kind}` must name a function that can be imported, as "
-            f"package.module:function ({error}). Received: {kind}={path!r}"
-        ) from error
+        raise _not_imported(kind, path, error) from error
+    # Whatever the module's own code raises, or a script that ends itself.
+    except (Exception, SystemExit) as error:
+        raise _not_imported(kind, path, told(error)) from error
     return found
+
+
+def _not_imported(kind, path, problem):
+    return InputError(
+        f"`{kind}` must name a function that can be imported, as "
+        f"package.module:function ({problem}). Received: {kind}={path!r}"
+    )
 
 
 def parse_arguments(text):
@@ -50,18 +57,27 @@ def parse_arguments(text):
     """
     rule = "must be name=value,… with literals or words as values"
     try:
-        call = ast.parse(f"f({text})", mode="eval").body
+        source = f"f({text})"
+        call = ast.parse(source, mode="eval").body
         plain = isinstance(call, ast.Call) and isinstance(call.func, ast.Name)
+        # What follows is a comment.
+        plain = plain and call.end_col_offset == len(source.encode())
         names = [word.arg for word in call.keywords] if plain else [None]
         if None in names or call.args or len(set(names)) < len(names):
             raise ValueError(rule)
         return {word.arg: _literal(word.value) for word in call.keywords}
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise ValueError(rule) from error
+        hint = f" ({error})" if str(error).endswith(("True", "False")) else ""
+        raise ValueError(rule + hint) from error
 
 
 def _literal(node):
-    return node.id if isinstance(node, ast.Name) else ast.literal_eval(node)
+    if not isinstance(node, ast.Name):
+        return ast.literal_eval(node)
+    # As a word, false would count as true.
+    if node.id.lower() in ("true", "false"):
+        raise ValueError(f"{node.id} must be {node.id.title()}")
+    return node.id
 
 
 class Registry(dict):

@@ -1,5 +1,6 @@
 """One training: to its last step, evaluated and saved on the way."""
 
+import contextlib
 import dataclasses
 import math
 
@@ -33,7 +34,7 @@ def train(lab, progress, log, saves, round):
     config, then = lab.config, lab.clock()
     last_step = config.last_step(round)
     log.begin(progress.step, last_step)
-    with signals.deferred() as stop:
+    with signals.deferred() as stop, _obeyed_if_diverged(stop):
         while True:
             now = lab.clock()
             progress.seconds, then = progress.seconds + now - then, now
@@ -49,6 +50,17 @@ def train(lab, progress, log, saves, round):
             if progress.step == last_step:
                 return progress.best, progress.last
             advance(lab, progress, log)
+
+
+@contextlib.contextmanager
+def _obeyed_if_diverged(stop):
+    """A signal goes before a divergence, which shows again where the run goes on."""
+    try:
+        yield
+    except DivergedError:
+        if stop:
+            stop.obey()
+        raise
 
 
 def evaluation_is_due(config, progress):

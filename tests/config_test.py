@@ -318,3 +318,8 @@ def test_a_name_that_is_registered_is_at_once_a_setting(field, registry, monkeyp
 
 def test_compile_modes_are_those_of_the_steps():
     assert tuple(config.COMPILE_MODES) == steps.COMPILE_MODES
+
+
+@pytest.mark.parametrize("item", ["a{1,2}", ""])
+def test_what_would_be_another_list_as_a_flag_is_refused(item):
+    refused("prune_include", ["kernel", item], "separated by commas")

@@ -541,6 +541,13 @@ def test_a_run_stopped_by_signals_and_gone_on_with_equals_one_that_was_not(
         assert left(whole.directory.path)[1].startswith(metrics)
 
 
+def test_a_signal_goes_before_a_divergence(labs, tmp_path, handled):
+    # The next replicate is not begun.
+    config = settings(learning_rate=1e30, replicates=2, eval_every=12)
+    display = stopped(config, tmp_path, 6)
+    assert display and display.reached[0][:3] == (0, "ticket", 0)
+
+
 def normed(input_shape, num_classes):
     """With everything that has a state of its own: batch norm and dropout."""
     layers = keras.layers

@@ -1,5 +1,6 @@
 """Losses by name, against values worked out by hand."""
 
+import dataclasses
 import math
 
 import keras
@@ -126,6 +127,15 @@ def test_a_loss_of_rows_trains_an_experiment(tmp_path):
     plain = settings(model="net", train_steps=60)
     (other,) = pt.run(plain, tmp_path / "plain").rows
     assert 0 < row.val_loss != other.val_loss
+
+
+@pytest.mark.parametrize("reduction", ["sum", "sum_over_batch_size", "none"])
+def test_a_loss_of_rows_is_evaluated_like_that_of_indices(reduction, tmp_path):
+    config = settings(model="net", loss_args=f"reduction={reduction}", train_steps=1)
+    rows = dataclasses.replace(config, loss="categorical_crossentropy")
+    (row,) = pt.run(config, tmp_path / "indices").rows
+    (other,) = pt.run(rows, tmp_path / "rows").rows
+    assert other.val_loss == pytest.approx(row.val_loss, rel=1e-5)
 
 
 def test_arguments_that_a_loss_does_not_take_are_refused():

@@ -561,7 +561,7 @@ def test_a_refused_setting_can_be_corrected_on_the_same_folder(call, tmp_path):
 
 
 def test_a_warning_is_a_line_on_the_standard_error(call, monkeypatch, tmp_path):
-    def warn(*arguments):
+    def warn(*arguments, start):
         warnings.warn("pruning removes every weight of a/kernel", stacklevel=1)
 
     monkeypatch.setattr(experiment, "run", warn)
@@ -589,7 +589,7 @@ def test_a_warning_is_a_line_on_the_standard_error(call, monkeypatch, tmp_path):
 def test_whatever_stops_a_run_is_one_line_and_a_code(
     problem, code, fragments, call, monkeypatch, tmp_path
 ):
-    def stop(*arguments):
+    def stop(*arguments, start):
         raise problem
 
     monkeypatch.setattr(experiment, "run", stop)
@@ -608,7 +608,7 @@ def test_a_signal_is_one_line_and_the_code_that_shells_know(name, code, tmp_path
 import signal, sys, types
 from prunetrain import main
 
-def run(config, directory):
+def run(config, directory, start=None):
     signal.raise_signal(signal.{name})
 
 main.experiment.run = run
@@ -662,7 +662,7 @@ def test_what_tensorflow_says_while_it_starts_is_shown_only_if_it_fails(
 
 
 def test_a_mistake_in_the_code_is_shown_with_its_traceback(call, monkeypatch, tmp_path):
-    def stop(*arguments):
+    def stop(*arguments, start):
         raise ZeroDivisionError
 
     monkeypatch.setattr(experiment, "run", stop)

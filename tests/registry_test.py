@@ -5,6 +5,7 @@ import os
 
 import pytest
 
+from prunetrain import registry
 from prunetrain.errors import InputError
 from prunetrain.registry import Registry, is_import_path, nearest, parse_arguments
 from tests import toys
@@ -109,14 +110,39 @@ def test_arguments_are_literals_or_words(text, expected):
     assert parse_arguments(text) == expected
 
 
+@pytest.mark.parametrize("word", ["true", "false", "TRUE"])
+def test_a_word_that_means_true_or_false_is_answered_with_python_s(word):
+    # As a word it would be true in any case.
+    with toys.raises(ValueError, "name=value", f"{word} must be {word.title()}"):
+        parse_arguments(f"nesterov={word}")
+
+
 @pytest.mark.parametrize(
     "text",
     [
         *("0.9", "momentum", "=1", "a=", "a=1 b=2", "a=1,a=2", "a=b.c", "**{'a': 1}"),
         *("*[1]", "a=1)(b=2", "a=1)+f(b=2", "a=print(1)", "a=[x for x in y]", "a=1\0"),
         *("a=" + "(" * 10_000 + ")" * 10_000, "a=lambda: 1", "a=(b:=1)", "\n#"),
+        "a=1)#b",
     ],
 )
 def test_what_is_no_list_of_arguments_is_refused_without_being_run(text):
     with toys.raises(ValueError, "name=value"):
         parse_arguments(text)
+
+
+@pytest.mark.parametrize(
+    ("code", "problem"),
+    [
+        ("def f(:", "SyntaxError: invalid syntax"),
+        ("raise RuntimeError('at import')", "RuntimeError: at import"),
+        ("raise SystemExit(3)", "SystemExit: 3"),
+    ],
+)
+def test_a_module_that_fails_is_told_with_the_reason(
+    code, problem, tmp_path, monkeypatch
+):
+    (tmp_path / "fails_at_import.py").write_text(code)
+    monkeypatch.syspath_prepend(tmp_path)
+    with toys.raises(InputError, "`pet`", "fails_at_import", problem):
+        registry.imported("pet", "fails_at_import:f")

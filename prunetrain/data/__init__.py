@@ -4,8 +4,10 @@
 """
 
 import dataclasses
+import hashlib
 import importlib
 import math
+import numbers
 import pkgutil
 
 import numpy as np
@@ -31,6 +33,7 @@ SCALINGS = {
     "none": "as they are",
 }
 _PIECE = 4096
+_HASHED_BYTES = 1 << 24
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,6 +55,21 @@ class Dataset:
         """What the inputs of all splits take as float32, in bytes."""
         splits = self.train, self.validation, self.test
         return sum(4 * math.prod(x.shape) for x, _ in splits)
+
+    def digest(self):
+        """SHA-256 of labels and inputs, of large ones of evenly spaced rows only.
+
+        Of the inputs as the source has them: scaling may differ in the last bits
+        between machines.
+        """
+        found = hashlib.sha256()
+        for x, y in (self.train, self.validation, self.test):
+            found.update(f"{x.shape}".encode())
+            found.update(np.ascontiguousarray(y))
+            size = max(1, 4 * math.prod(x.shape[1:]))
+            step = -(-len(x) * size // _HASHED_BYTES)
+            found.update(np.ascontiguousarray(x.unscaled(slice(None, None, step))))
+        return found.hexdigest()
 
     def loaded(self):
         """The same with all inputs as arrays in memory."""
@@ -75,8 +93,12 @@ class Scaled:
     def __len__(self):
         return len(self._rows)
 
+    def unscaled(self, index):
+        """The same rows as the source has them."""
+        return self._array[self._rows[index]]
+
     def __getitem__(self, index):
-        x = self._array[self._rows[index]].astype(np.float32)
+        x = self.unscaled(index).astype(np.float32)
         # Subtracted and divided as float32, in place: one copy of the inputs.
         x -= self._shift
         x /= self._factor
@@ -127,6 +149,7 @@ def open_dataset(
             f"Received: scaling={scaling!r}"
         )
     raw = sources.read(name, data_dir, arguments)
+    raw = _as_arrays(raw)
     x_train, x_test = _inputs(raw.x_train, raw), _inputs(raw.x_test, raw)
     num_classes = raw.num_classes or _count_classes(raw)
     y_train = class_indices(raw.y_train, num_classes, raw.source)
@@ -195,9 +218,26 @@ def class_indices(labels, num_classes, source="labels"):
     return labels.astype(np.int32)
 
 
+def _as_arrays(raw):
+    """`raw` with arrays, whatever a function of the user's own has put into it."""
+    names = ("x_train", "y_train", "x_test", "y_test")
+    try:
+        arrays = {name: np.asanyarray(getattr(raw, name)) for name in names}
+    except (TypeError, ValueError) as error:
+        raise InputError(
+            f"inputs and labels must be arrays. Received: {error} in {raw.source}"
+        ) from error
+    count = raw.num_classes
+    if count is not None and (not isinstance(count, numbers.Integral) or count < 2):
+        raise InputError(
+            "`num_classes` must be a whole number from 2, or None. Received: "
+            f"num_classes={count!r} in {raw.source}"
+        )
+    return dataclasses.replace(raw, **arrays)
+
+
 def _inputs(x, raw):
     """Inputs as an array of numbers `[examples, …]`; images get a channel axis."""
-    x = np.asanyarray(x)
     if x.dtype.kind not in "biuf" or x.ndim < 2:
         raise InputError(
             "inputs must be an array of numbers [examples, …]. Received: "
@@ -209,7 +249,7 @@ def _inputs(x, raw):
 
 def _count_classes(raw):
     """How many classes the labels tell: the width of one-hot rows, or highest + 1."""
-    y_train, y_test = np.asarray(raw.y_train), np.asarray(raw.y_test)
+    y_train, y_test = raw.y_train, raw.y_test
     if y_train.ndim == 2 and y_train.shape[1] > 1:
         return y_train.shape[1]
     highest = _highest(y_train, raw), _highest(y_test, raw)
@@ -279,9 +319,12 @@ def _scale(x, rows, scaling):
 
 def _check_floats(x, scaling, source):
     low, high = float(x.min()), float(x.max())
-    if not (math.isfinite(low) and math.isfinite(high)):
+    largest = float(np.finfo(np.float32).max)
+    # False for nan.
+    if not -largest <= low <= high <= largest:
         raise InputError(
-            f"inputs must be finite. Received: from {low} to {high} in {source}"
+            f"inputs must be finite as float32. Received: from {low} to {high} in "
+            f"{source}"
         )
     if scaling == "unit" and not 0 <= low <= high <= 1:
         raise InputError(

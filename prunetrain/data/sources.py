@@ -7,12 +7,11 @@ registers its reader in `DATASETS`; the module is found by itself.
 
 import dataclasses
 import inspect
-import traceback
 
 import numpy as np
 
 from prunetrain.data import npz
-from prunetrain.errors import InputError
+from prunetrain.errors import InputError, told
 from prunetrain.registry import Registry, is_import_path
 
 DATASETS = Registry("dataset")
@@ -74,7 +73,7 @@ def _unknown(name):
     return {"num_classes": None, "source": name}
 
 
-def _called(name, function, *args, **arguments):
+def _called(name, function, /, *args, **arguments):
     """What `function` returns; its failure is told in one line, with its place."""
     try:
         inspect.signature(function).bind(*args, **arguments)
@@ -88,12 +87,7 @@ def _called(name, function, *args, **arguments):
     except InputError:
         raise
     except Exception as error:
-        last = traceback.extract_tb(error.__traceback__)[-1]
-        told = f"{type(error).__name__}: {error}".splitlines()[0]
-        raise InputError(
-            f"`dataset` {name} cannot be read: {told} ({last.filename}, line "
-            f"{last.lineno})"
-        ) from error
+        raise InputError(f"`dataset` {name} cannot be read: {told(error)}") from error
 
 
 def _as_raw(value, name):

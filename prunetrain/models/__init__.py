@@ -15,7 +15,7 @@ import pathlib
 import pkgutil
 import weakref
 
-from prunetrain.errors import InputError
+from prunetrain.errors import InputError, told
 from prunetrain.lazy import keras
 from prunetrain.registry import Registry
 
@@ -90,11 +90,11 @@ def _loaded(name, arguments):
     except Exception as error:
         # Of Keras's message the cause, which follows the whole configuration.
         cause = str(error).rpartition("Exception encountered:")[2]
-        told = " ".join(cause.split())[:200]
+        problem = " ".join(cause.split())[:200]
         raise InputError(
-            f"--model={name} cannot be loaded ({type(error).__name__}: {told}). It is "
-            "damaged, or it needs code (a Lambda layer, a class of your own): write a "
-            "function that makes the model, and name it as --model=package.module:"
+            f"--model={name} cannot be loaded ({type(error).__name__}: {problem}). It "
+            "is damaged, or it needs code (a Lambda layer, a class of your own): write "
+            "a function that makes the model, and name it as --model=package.module:"
             "function"
         ) from error
 
@@ -104,11 +104,15 @@ def _called(name, arguments, input_shape, num_classes):
     words = _with_shape(name, factory, arguments, input_shape, num_classes)
     try:
         return factory(**words)
-    except ValueError as error:
-        told = " ".join(str(error).split())
+    # ValueError: an argument is refused, by Keras in several lines. What else code
+    # raises may be any fault in it.
+    except Exception as error:
+        is_refused = isinstance(error, ValueError)
+        problem = " ".join(str(error).split()) if is_refused else told(error)
         raise InputError(
             f"--model={name} cannot be made for examples of shape {tuple(input_shape)} "
-            f"and {num_classes} classes with --model_args={_typed(arguments)}: {told}"
+            f"and {num_classes} classes with --model_args={_typed(arguments)}: "
+            f"{problem}"
         ) from error
 
 

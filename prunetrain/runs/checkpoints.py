@@ -16,6 +16,7 @@ import json
 import os
 import re
 import shutil
+import tempfile
 import warnings
 
 from prunetrain.errors import InputError
@@ -109,13 +110,26 @@ def restore(folder, state):
     """
     path = folder / str(_numbers(folder)[-1])
     try:
-        state.read(str(path / "state")).assert_consumed()
+        with _without_wildcards(path) as plain:
+            state.read(f"{plain}/state").assert_consumed()
     except (AssertionError, ValueError, tf.errors.OpError) as error:
         reason = str(error).splitlines()[0]
         raise InputError(
             f"the checkpoint {path} does not fit this software ({reason}). Use the "
             f"versions in environment.json, or remove {folder} to repeat that training"
         ) from error
+
+
+@contextlib.contextmanager
+def _without_wildcards(path):
+    """A path to the same folder that TensorFlow does not take for a pattern."""
+    if not re.search(r"[*?\[\\{]", str(path)):
+        yield path
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        link = os.path.join(folder, "checkpoint")
+        os.symlink(path.resolve(), link)
+        yield link
 
 
 def _numbers(folder):

@@ -1,5 +1,6 @@
 """Datasets by import path, as tf.data, from TensorFlow Datasets; what is refused."""
 
+import dataclasses
 import importlib
 import pathlib
 import sys
@@ -298,3 +299,36 @@ def test_real_fashion_mnist_loads():
     np.testing.assert_allclose(dataset.train[0].mean(), 0.2860, atol=1e-3)
     np.testing.assert_allclose(dataset.train[0].std(), 0.3530, atol=1e-3)
     assert dataset.test[1][:5].tolist() == [9, 2, 1, 1, 6]
+
+
+def ragged():
+    (x, y), test = pairs()
+    return (x, [[0], [1, 2]] * (len(y) // 2)), test
+
+
+def three_and_a_half():
+    return dataclasses.replace(tiny.noise(), num_classes=3.5)
+
+
+def beyond_float32():
+    (x, y), test = pairs()
+    return (x * 1e300, y), test
+
+
+@pytest.mark.parametrize(
+    ("function", "problem"),
+    [
+        ("beyond_float32", "finite as float32"),
+        ("ragged", "must be arrays"),
+        ("three_and_a_half", "num_classes=3.5"),
+    ],
+)
+def test_what_makes_no_dataset_is_refused(function, problem):
+    with toys.raises(errors.InputError, problem):
+        data.open_dataset(f"{HERE}:{function}", None, "none", validation_size=10)
+
+
+@pytest.mark.parametrize("word", ["name", "function"])
+def test_no_argument_gets_in_the_way_of_ours(word):
+    with toys.raises(errors.InputError, "`dataset_args`", word):
+        data.open_dataset(f"{HERE}:as_raw", arguments={word: 1})

@@ -64,6 +64,13 @@ def names(folder):
     return sorted(path.name for path in folder.iterdir())
 
 
+@pytest.mark.parametrize("name", ["run [1]", "*", "what?", "{a,b}", "a\\b", "ü 100 %"])
+def test_a_folder_of_any_name_can_be_gone_on_from(name, tmp_path):
+    (tmp_path / name).mkdir()
+    save(tmp_path / name / "resume", 2)
+    assert found(tmp_path / name / "resume") == 2
+
+
 def test_state_and_position_come_back_to_the_bit(folder):
     save(folder, 2)
     assert checkpoints.position(folder) == {"value": 2, "loss": 0.1 + 0.2}

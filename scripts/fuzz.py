@@ -36,7 +36,7 @@ sys.path.insert(0, str(ROOT))
 from prunetrain import main as cli  # noqa: E402
 from prunetrain.analysis import levels, table  # noqa: E402
 from prunetrain.config import Config  # noqa: E402
-from prunetrain.data import idx  # noqa: E402
+from prunetrain.data import idx, npz  # noqa: E402
 from prunetrain.errors import InputError  # noqa: E402
 from prunetrain.runs import workdir  # noqa: E402
 
@@ -198,6 +198,15 @@ def _row(round):
     return workdir.Row(0, "ticket", round, *values)
 
 
+def _dataset(images):
+    """Bytes of an .npz file with training and test data."""
+    labels, packed = np.arange(20) % 3, io.BytesIO()
+    parts = {"x_train": images, "y_train": labels}
+    parts |= {"x_test": images[:6], "y_test": labels[:6].astype(np.float32)}
+    np.savez_compressed(packed, **parts)
+    return packed.getvalue()
+
+
 def readers(folder):
     """`{name: (valid content, mutate, read)}`; `read` takes the mutated content."""
     run = Run(folder)
@@ -211,6 +220,10 @@ def readers(folder):
 
         return read
 
+    def read_npz(content):
+        (folder / "data.npz").write_bytes(content)
+        return npz.read_npz(folder / "data.npz")
+
     def read_flags(content):
         (folder / "some.flags").write_bytes(content)
         return cli.parse(["prunetrain", f"--flagfile={folder / 'some.flags'}"])
@@ -222,6 +235,7 @@ def readers(folder):
     found = {
         "IDX": (plain, mutated, read_idx("images")),
         "IDX, gzip": (gzip.compress(plain), mutated_inside_gzip, read_idx("images.gz")),
+        "dataset .npz": (_dataset(images), mutated_inside_zip, read_npz),
         "ticket": (
             run.file("*.npz").read_bytes(),
             mutated_inside_zip,

@@ -9,6 +9,8 @@ import numpy as np
 from prunetrain.errors import InputError
 
 NAMES = ("x_train", "y_train", "x_test", "y_test")
+# Most bytes that one byte of deflate can become.
+_DEFLATE_RATIO = 1032
 _HEADERS = {
     (1, 0): np.lib.format.read_array_header_1_0,
     (2, 0): np.lib.format.read_array_header_2_0,
@@ -32,6 +34,7 @@ def read_npz(path):
         raise InputError(f"`dataset` {path} must be a file that exists")
     try:
         with zipfile.ZipFile(path) as archive:
+            _check_sizes(archive, path.stat().st_size)
             return {name: _read_member(archive, name) for name in NAMES}
     # Damage comes to light as a dozen types, from zipfile, zlib, struct and NumPy.
     except Exception as error:
@@ -39,6 +42,15 @@ def read_npz(path):
             f"`dataset` {path} must be a whole .npz file that np.savez wrote, with "
             f"{', '.join(NAMES)}: {error or type(error).__name__}"
         ) from error
+
+
+def _check_sizes(archive, size):
+    """Raises ValueError if a file of `size` bytes cannot hold what its list says."""
+    announced = sum(member.file_size for member in archive.infolist())
+    if announced > _DEFLATE_RATIO * size:
+        raise ValueError(
+            f"it announces {announced:,} bytes, more than {size:,} can be unpacked to"
+        )
 
 
 def _read_member(archive, name):

@@ -1,23 +1,24 @@
-"""Data that stays on the host: gathered by tf.data while the device works.
+"""Data that stays on the host: gathered by a thread while the device works.
 
 A chunk is what some rows of x and y hold. Chunks are numbered, and which rows chunk i
 takes is a function of i, so a stream can begin anywhere and always gives the same.
 """
 
+import concurrent.futures
 import functools
 import os
 
 import numpy as np
 import tensorflow as tf
 
-# Chunks that are made while one is used: one ready, one in the making.
-_AHEAD = 1
 _CHUNK_BYTES = 1 << 24
 _CHUNK_STEPS = 100
 
 
 def chunks(x, y, rows_of, first=0, last=2**62):
     """Yields `(x[rows], y[rows])` as tensors for `rows = rows_of(i)`, first ≤ i < last.
+
+    The next one is made while one is used.
 
     Args:
         x, y: arrays, or anything with `shape`, `dtype` and `x[rows]`.
@@ -26,13 +27,17 @@ def chunks(x, y, rows_of, first=0, last=2**62):
     """
 
     def gather(index):
-        rows = rows_of(int(index))
-        return x[rows], y[rows]
+        rows = rows_of(index)
+        return tf.convert_to_tensor(x[rows]), tf.convert_to_tensor(y[rows])
 
-    def load(index):
-        return tf.numpy_function(gather, [index], (x.dtype, y.dtype))
-
-    return iter(tf.data.Dataset.range(first, last).map(load).prefetch(_AHEAD))
+    # Not tf.data: a process that ends while it calls back into Python waits for ever.
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        ahead = pool.submit(gather, first)
+        for index in range(first, last):
+            chunk = ahead
+            if index + 1 < last:
+                ahead = pool.submit(gather, index + 1)
+            yield chunk.result()
 
 
 def steps_per_chunk(x, batch_size):

@@ -144,7 +144,7 @@ class Lab:
     """
 
     def __init__(self, config, compile, dataset=None):
-        from prunetrain.core import loops, snapshot, steps, streams
+        from prunetrain.core import snapshot, steps, streams
 
         tf.config.experimental.enable_op_determinism()
         self.config = config
@@ -167,37 +167,43 @@ class Lab:
         self.optimizer = self._make_optimizer()
         self._rates = self._rates_per_kernel()
         with _going_together(config):
-            loss_fn = self._make_loss(dataset)
-            self.loop = loops.make_train_loop(
-                self.pruned,
-                self.optimizer,
-                loss_fn,
-                *dataset.train,
-                config.batch_size,
-                compile=compile,
-                augment=augmentation.chained(config.augment),
-                stream=stream,
-            )
-            self._evaluate = {
-                split: loops.make_eval_loop(
-                    self.pruned,
-                    loss_fn,
-                    *getattr(dataset, split),
-                    compile=self.loop.mode,
-                    stream=stream,
-                )
-                for split in ("validation", "test")
-            }
-            # Before anything is written. It leaves nothing: a training begins with
-            # fresh weights, or with those of a checkpoint.
-            steps.evaluate_batch(self.pruned, loss_fn, *(v[:8] for v in dataset.train))
-            self.loop(0, 1)
+            self._build_loops(dataset, compile, stream)
         self.rewind = snapshot.Snapshot(self.pruned, self.optimizer)
         self.best = snapshot.Snapshot(self.pruned)
         self.state = tf.train.Checkpoint(variables=self._variables())
         self.clock = time.monotonic
         # The first dispatches are short: how long a step takes is not known yet.
         self._steps_in_time = 1
+
+    def _build_loops(self, dataset, compile, stream):
+        """Builds the loops, and tries them before anything is written."""
+        from prunetrain.core import loops, steps
+
+        config, loss_fn = self.config, self._make_loss(dataset)
+        self.loop = loops.make_train_loop(
+            self.pruned,
+            self.optimizer,
+            loss_fn,
+            *dataset.train,
+            config.batch_size,
+            compile=compile,
+            augment=augmentation.chained(config.augment),
+            stream=stream,
+        )
+        self._evaluate = {
+            split: loops.make_eval_loop(
+                self.pruned,
+                loss_fn,
+                *getattr(dataset, split),
+                compile=self.loop.mode,
+                stream=stream,
+            )
+            for split in ("validation", "test")
+        }
+        # It leaves nothing: a training begins with fresh weights, or with those of a
+        # checkpoint.
+        steps.evaluate_batch(self.pruned, loss_fn, *(v[:8] for v in dataset.train))
+        self.loop(0, 1)
 
     def _variables(self):
         """Everything on the device that a training changes or goes on from."""

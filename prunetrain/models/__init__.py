@@ -66,8 +66,13 @@ def digest(name):
     Raises:
         InputError: there is no such file.
     """
+    with _opened(name) as file:
+        return hashlib.sha256(file.read()).hexdigest()
+
+
+def _opened(name):
     try:
-        return hashlib.sha256(pathlib.Path(name).expanduser().read_bytes()).hexdigest()
+        return open(pathlib.Path(name).expanduser(), "rb")
     except OSError as error:
         raise InputError(
             f"--model={name} cannot be read ({error.strerror}). It must be a file that "
@@ -82,7 +87,7 @@ def _loaded(name, arguments):
             f"--model_args={_typed(arguments)}: must be empty for a model from a file "
             f"(--model={name})"
         )
-    digest(name)
+    _opened(name).close()
     file = pathlib.Path(name).expanduser()
     try:
         return keras.saving.load_model(file, compile=False, safe_mode=True)

@@ -11,7 +11,6 @@ of the position and to a process without TensorFlow, and before anything is rest
 
 import contextlib
 import errno
-import hashlib
 import json
 import os
 import re
@@ -21,6 +20,7 @@ import warnings
 
 from prunetrain.errors import InputError
 from prunetrain.lazy import tf
+from prunetrain.runs import files
 
 # The last one, and one to fall back to.
 _NUM_KEPT = 2
@@ -49,9 +49,9 @@ def save(folder, state, position):
     (beside / _POSITION).write_text(json.dumps(position))
     (beside / _SUMS).write_text("".join(_sums(beside).values()))
     for path in (*beside.iterdir(), beside):
-        sync(path)
+        files.sync(path)
     beside.rename(folder / str(max(_numbers(folder), default=0) + 1))
-    sync(folder)
+    files.sync(folder)
     for number in _numbers(folder)[:-_NUM_KEPT]:
         remove(folder / str(number))
 
@@ -156,24 +156,7 @@ def _problem(path):
 def _sums(path):
     """The lines of SHA256SUMS by the name of the file."""
     names = sorted(file.name for file in path.iterdir() if file.name != _SUMS)
-    return {name: f"{_sum(path / name)}  {name}\n" for name in names}
-
-
-def _sum(file):
-    digest = hashlib.sha256()
-    with open(file, "rb") as stream:
-        while block := stream.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()
-
-
-def sync(path):
-    """Waits until a file, or the names in a folder, are on the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    return {name: f"{files.digest_of(path / name)}  {name}\n" for name in names}
 
 
 def remove(path):

@@ -29,9 +29,8 @@ def write(folder, name, content):
 
 def move(beside, folder, name):
     """Makes a file that is written the file `name` of the folder, on record."""
-    with open(beside, "rb") as stream:
-        record(folder, name, digest(iter(lambda: stream.read(_BLOCK), b"")))
-        os.fsync(stream.fileno())
+    record(folder, name, digest_of(beside))
+    sync(beside)
     os.replace(beside, folder / name)
 
 
@@ -98,6 +97,21 @@ def digest(blocks):
     for block in blocks:
         found.update(block)
     return found.hexdigest()
+
+
+def digest_of(file):
+    """The same of a file, of which only a block is in memory."""
+    with open(file, "rb") as stream:
+        return digest(iter(lambda: stream.read(_BLOCK), b""))
+
+
+def sync(path):
+    """Waits until a file, or the names in a folder, are on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _content(folder):

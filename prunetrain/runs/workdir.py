@@ -253,7 +253,7 @@ class WorkDirectory:
                 sums[name] = files.digest([_read(self.path, name)])
         with told(self.path / files.SUMS):
             # What the sums are of is to be on the disk first.
-            checkpoints.sync(self.path)
+            files.sync(self.path)
             files.compact(self.path, sums)
 
     def log(self, replicate):

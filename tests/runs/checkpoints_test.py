@@ -14,7 +14,7 @@ import pytest
 import tensorflow as tf
 
 from prunetrain import errors
-from prunetrain.runs import checkpoints
+from prunetrain.runs import checkpoints, files
 from tests import toys
 
 
@@ -184,8 +184,8 @@ def test_a_save_that_is_cut_off_leaves_whole_checkpoints_only(
         raise Killed
 
     with monkeypatch.context() as patch:
-        home = type(folder) if function == "rename" else checkpoints
-        patch.setattr(home, function, die)
+        homes = {"rename": type(folder), "sync": files}
+        patch.setattr(homes.get(function, checkpoints), function, die)
         with pytest.raises(Killed):
             save(folder, 3)
     with warnings.catch_warnings():

@@ -1,27 +1,23 @@
 """Every hyperparameter, once: name, default, help, unit and range.
 
-The command line's flags are derived from `Config`; nothing below `experiment.py` sees
-either.
+The command line's flags are derived from `Config`; nothing below `lab.py` sees either.
 """
 
-import contextlib
 import dataclasses
 import math
-import numbers
 import re
 
-from prunetrain import data
+from prunetrain import data, options
 from prunetrain.data import DATASETS, SCALINGS
 from prunetrain.data.augmentation import AUGMENTATIONS
-from prunetrain.errors import InputError
-from prunetrain.flagfiles import can_hold
 from prunetrain.losses import LOSSES
 from prunetrain.models import MODELS, SUFFIX
 from prunetrain.optimizers import OPTIMIZERS, SCHEDULES
+from prunetrain.options import ConfigError
 from prunetrain.pruning.allocation import ALLOCATIONS
 from prunetrain.pruning.criteria import CRITERIA
 from prunetrain.pruning.patterns import PATTERNS
-from prunetrain.registry import is_import_path, nearest, parse_arguments
+from prunetrain.registry import parse_arguments
 
 COMPILE_MODES = {
     "auto": "hybrid for max pooling and, on a CPU, for convolutions, else xla",
@@ -46,65 +42,6 @@ STREAMING = {
 CONTROLS = {"reinit": "the ticket's masks on fresh random weights"}
 
 
-class ConfigError(InputError):
-    """A field of `Config` is out of range.
-
-    Attributes: field, received, rule (what it must be, with a remedy or an example).
-    """
-
-    def __init__(self, field, received, rule):
-        super().__init__(f"`{field}` {rule}. Received: {field}={_shown(received)}")
-        self.field, self.received, self.rule = field, received, rule
-
-    def __reduce__(self):
-        # Pickle, left alone, calls the class with the message.
-        return ConfigError, (self.field, self.received, self.rule)
-
-
-def _shown(value):
-    try:
-        return repr(value)
-    # Python refuses to write integers of thousands of digits.
-    except ValueError:
-        return f"<{type(value).__name__} that is too long to write>"
-
-
-def _option(
-    group,
-    default,
-    help,
-    *,
-    unit="",
-    choices=None,
-    low=None,
-    above=None,
-    below=None,
-    binding=True,
-    importable=False,
-    suffix=None,
-    prefix=None,
-):
-    """A field; one that is not `binding` may change while a run goes on.
-
-    `choices` that are `importable` may also be package.module:function; with a `suffix`
-    also a file whose name ends so; with a `prefix` what begins so.
-    """
-    metadata = {
-        "group": group,
-        "help": help,
-        "unit": unit,
-        "choices": choices,
-        "low": low,
-        "above": above,
-        "below": below,
-        "binding": binding,
-        "importable": importable,
-        "suffix": suffix,
-        "prefix": prefix,
-    }
-    return dataclasses.field(default=default, metadata=metadata)
-
-
 @dataclasses.dataclass(frozen=True)
 class Config:
     """The settings of an experiment, checked where they are made.
@@ -114,7 +51,7 @@ class Config:
             together.
     """
 
-    workdir: str = _option(
+    workdir: str = options.option(
         "Run",
         "",
         "folder for everything the run writes; a run goes on where it stopped when the "
@@ -122,17 +59,17 @@ class Config:
         unit="folder",
         binding=False,
     )
-    seed: int = _option(
+    seed: int = options.option(
         "Run", 0, "what all randomness follows from", low=0, below=2**32
     )
-    replicates: int = _option(
+    replicates: int = options.option(
         "Run",
         1,
         "independent repetitions, each from its own initial weights",
         low=1,
         below=10_001,
     )
-    parallel_replicates: int = _option(
+    parallel_replicates: int = options.option(
         "Run",
         1,
         "replicates trained side by side, each in a process with its share of the "
@@ -142,7 +79,7 @@ class Config:
         low=1,
         binding=False,
     )
-    checkpoint_every: str = _option(
+    checkpoint_every: str = options.option(
         "Run",
         "60s",
         "how often a training is saved, to go on from there after an interruption: "
@@ -150,8 +87,10 @@ class Config:
         unit="seconds with an s, or steps",
         binding=False,
     )
-    compile: str = _option("Run", "auto", "what XLA compiles", choices=COMPILE_MODES)
-    steps_per_loop: int = _option(
+    compile: str = options.option(
+        "Run", "auto", "what XLA compiles", choices=COMPILE_MODES
+    )
+    steps_per_loop: int = options.option(
         "Run",
         1000,
         "most steps in one dispatch to the device",
@@ -159,7 +98,7 @@ class Config:
         low=1,
         binding=False,
     )
-    dataset: str = _option(
+    dataset: str = options.option(
         "Data",
         "mnist",
         "what to train on; also FILE.npz with x_train, y_train, x_test and y_test, "
@@ -170,27 +109,29 @@ class Config:
         suffix=data.SUFFIX,
         prefix=data.PREFIX,
     )
-    data_dir: str = _option(
+    data_dir: str = options.option(
         "Data",
         "",
         "folder with the dataset's files. Empty: the embedded ones",
         unit="folder",
     )
-    dataset_args: str = _option(
+    dataset_args: str = options.option(
         "Data",
         "",
         "keyword arguments for the function that makes the dataset",
         unit="name=value,…",
     )
-    scaling: str = _option("Data", "unit", "scaling of the inputs", choices=SCALINGS)
-    validation_size: int = _option(
+    scaling: str = options.option(
+        "Data", "unit", "scaling of the inputs", choices=SCALINGS
+    )
+    validation_size: int = options.option(
         "Data",
         5000,
         "examples taken from the training set to choose the best step by",
         unit="examples",
         low=1,
     )
-    augment: tuple[str, ...] = _option(
+    augment: tuple[str, ...] = options.option(
         "Data",
         (),
         "random changes of the training images, anew at every step, in this order; "
@@ -198,7 +139,7 @@ class Config:
         choices=AUGMENTATIONS,
         importable=True,
     )
-    stream: str = _option(
+    stream: str = options.option(
         "Data",
         "auto",
         "whether the data stays on the host, to be handed to the device while it "
@@ -206,7 +147,7 @@ class Config:
         choices=STREAMING,
         binding=False,
     )
-    model: str = _option(
+    model: str = options.option(
         "Model",
         "lenet_300_100",
         "the network, by name or as package.module:function, which is imported and "
@@ -218,7 +159,7 @@ class Config:
         importable=True,
         suffix=SUFFIX,
     )
-    model_args: str = _option(
+    model_args: str = options.option(
         "Model",
         "",
         "arguments for the model's function, name=value,… Shape and number of classes "
@@ -226,10 +167,10 @@ class Config:
         "classes)",
         unit="name=value,…",
     )
-    precision: str = _option(
+    precision: str = options.option(
         "Model", "float32", "Keras's dtype policy", choices=PRECISIONS
     )
-    loss: str = _option(
+    loss: str = options.option(
         "Training",
         "sparse_categorical_crossentropy",
         "what is minimised; whether the model gives logits or probabilities is found "
@@ -238,70 +179,70 @@ class Config:
         choices=LOSSES,
         importable=True,
     )
-    loss_args: str = _option(
+    loss_args: str = options.option(
         "Training",
         "",
         "what the loss takes, for example label_smoothing=0.1",
         unit="name=value,…",
     )
-    optimizer: str = _option(
+    optimizer: str = options.option(
         "Training",
         "adam",
         "a Keras optimizer, or package.module:Class",
         choices=dict.fromkeys(OPTIMIZERS, ""),
         importable=True,
     )
-    optimizer_args: str = _option(
+    optimizer_args: str = options.option(
         "Training",
         "",
         "what else the optimizer takes, for example momentum=0.9,nesterov=True, "
         "weight_decay=1e-4, global_clipnorm=1.0 or gradient_accumulation_steps=4",
         unit="name=value,…",
     )
-    learning_rate: float = _option(
+    learning_rate: float = options.option(
         "Training", 1.2e-3, "where the schedule starts", above=0, below=math.inf
     )
-    learning_rate_schedule: str = _option(
+    learning_rate_schedule: str = options.option(
         "Training",
         "constant",
         "the learning rate over the steps",
         choices=SCHEDULES,
         importable=True,
     )
-    learning_rate_schedule_args: str = _option(
+    learning_rate_schedule_args: str = options.option(
         "Training",
         "",
         "what the schedule takes, for example boundaries=(20000,25000)",
         unit="name=value,…",
     )
-    warmup_steps: int = _option(
+    warmup_steps: int = options.option(
         "Training",
         0,
         "first steps, over which the learning rate rises in a straight line",
         unit="steps",
         low=0,
     )
-    batch_size: int = _option(
+    batch_size: int = options.option(
         "Training", 60, "examples in a step", unit="examples", low=1
     )
-    train_steps: int = _option(
+    train_steps: int = options.option(
         "Training", 50_000, "length of the training in each round", unit="steps", low=1
     )
-    eval_every: int = _option(
+    eval_every: int = options.option(
         "Training",
         100,
         "steps between two evaluations on the validation examples",
         unit="steps",
         low=1,
     )
-    rounds: int = _option(
+    rounds: int = options.option(
         "Pruning",
         15,
         "rounds of pruning, after round 0, which trains dense",
         low=0,
         below=10_001,
     )
-    prune_rate: float = _option(
+    prune_rate: float = options.option(
         "Pruning",
         0.2,
         "what is removed in each round, for example 0.2 for 20 %",
@@ -309,7 +250,7 @@ class Config:
         low=0,
         below=1,
     )
-    layer_rates: tuple[str, ...] = _option(
+    layer_rates: tuple[str, ...] = options.option(
         "Pruning",
         (),
         "rates that differ from --prune_rate, as PATTERN=RATE,…; PATTERN is a regular "
@@ -317,28 +258,28 @@ class Config:
         "allocation. Empty: the last kernel (the output layer) at half the rate, as in "
         "the paper; .*=RATE: all the same, as global allocation has it",
     )
-    criterion: str = _option(
+    criterion: str = options.option(
         "Pruning", "magnitude", "which weights go first", choices=CRITERIA
     )
-    allocation: str = _option(
+    allocation: str = options.option(
         "Pruning", "layerwise", "how many each layer loses", choices=ALLOCATIONS
     )
-    pattern: str = _option(
+    pattern: str = options.option(
         "Pruning", "element", "what is removed together", choices=PATTERNS
     )
-    prune_include: tuple[str, ...] = _option(
+    prune_include: tuple[str, ...] = options.option(
         "Pruning",
         (),
         "regular expressions on variable paths: only what matches one is pruned. "
         "Embeddings and other matrices that are not named kernel come in this way. "
         "Empty: all kernels",
     )
-    prune_exclude: tuple[str, ...] = _option(
+    prune_exclude: tuple[str, ...] = options.option(
         "Pruning",
         (),
         "likewise: what matches one is not pruned, for example output",
     )
-    rewind_step: int = _option(
+    rewind_step: int = options.option(
         "Pruning",
         0,
         "step of round 0 that every later round starts from, with its weights, "
@@ -346,7 +287,7 @@ class Config:
         unit="step",
         low=0,
     )
-    controls: tuple[str, ...] = _option(
+    controls: tuple[str, ...] = options.option(
         "Pruning",
         (),
         "trained besides the ticket of every round from 1, to compare it with",
@@ -355,7 +296,7 @@ class Config:
 
     def __post_init__(self):
         for field in dataclasses.fields(self):
-            value = _converted(field, getattr(self, field.name))
+            value = options.converted(field, getattr(self, field.name))
             object.__setattr__(self, field.name, value)
         self._check_pairs()
 
@@ -472,96 +413,3 @@ def free_settings():
         for field in dataclasses.fields(Config)
         if not field.metadata["binding"]
     }
-
-
-def _converted(field, value):
-    """`value` as the field's type, or ConfigError."""
-    if field.type in (int, float):
-        return _number(field, value)
-    if field.type is str:
-        if not isinstance(value, str):
-            raise ConfigError(field.name, value, "must be text")
-        _check_held(field, value)
-        _check_choice(field, value)
-        return value
-    if isinstance(value, str):
-        value = [part for part in value.split(",") if part]
-    is_list = isinstance(value, (list, tuple))
-    is_text = is_list and all(isinstance(item, str) for item in value)
-    # As a flag, an item with a comma would be two, an empty one none.
-    if not is_text or any("," in item or not item for item in value):
-        raise ConfigError(field.name, value, "must be text, separated by commas")
-    values = tuple(value)
-    for item in values:
-        _check_held(field, item)
-        _check_choice(field, item)
-    if len(set(values)) < len(values):
-        raise ConfigError(field.name, ",".join(values), "must name each only once")
-    return values
-
-
-def _number(field, value):
-    if isinstance(value, numbers.Real) and not isinstance(value, bool):
-        # No integer is nan or infinite, no float as large as some integers.
-        with contextlib.suppress(ValueError, OverflowError):
-            number = field.type(value)
-            exact = field.type is float or number == value
-            if exact and _in_range(number, **_bounds(field)):
-                return number
-    raise ConfigError(field.name, value, _range(field))
-
-
-def _bounds(field):
-    return {name: field.metadata[name] for name in ("low", "above", "below")}
-
-
-def _in_range(value, low, above, below):
-    # Each comparison is false for nan.
-    return (
-        (low is None or value >= low)
-        and (above is None or value > above)
-        and value < (math.inf if below is None else below)
-    )
-
-
-def _range(field):
-    """The rule in words, with an example where the unit is easily mistaken."""
-    low, above, below = _bounds(field).values()
-    unit = f" ({field.metadata['unit']})" if field.metadata["unit"] else ""
-    if field.type is float and below == 1:
-        return f"must be from {low} to below 1{unit}, for example 0.2 for 20 %"
-    if above is not None:
-        return f"must be a finite number above {above}{unit}"
-    to = "" if below is None else f" to {below - 1}"
-    return f"must be a whole number from {low}{to}{unit}"
-
-
-def _check_held(field, value):
-    # Or flags.txt would repeat another run.
-    if not can_hold(value):
-        raise ConfigError(
-            field.name,
-            value,
-            "must be text that a line of a flagfile can hold: without control "
-            "characters, spaces or quotes around it, or a # after a space",
-        )
-
-
-def _check_choice(field, value):
-    choices, importable, suffix, prefix = (
-        field.metadata[name] for name in ("choices", "importable", "suffix", "prefix")
-    )
-    if choices is None or value in choices or (importable and is_import_path(value)):
-        return
-    if suffix and value.endswith(suffix) and value != suffix:
-        return
-    if prefix and value.startswith(prefix) and value != prefix:
-        return
-    own = " or package.module:function" if importable else ""
-    own += f" or a file *{suffix}" if suffix else ""
-    own += f" or {prefix}NAME" if prefix else ""
-    raise ConfigError(
-        field.name,
-        value,
-        f"must be one of {', '.join(choices)}{own}{nearest(value, choices)}",
-    )

@@ -6,8 +6,7 @@ import math
 
 from prunetrain.errors import RunError
 from prunetrain.lab import Evaluation
-from prunetrain.runs import signals
-from prunetrain.runs import workdir as workdirs
+from prunetrain.runs import results, signals
 
 
 class DivergedError(RunError):
@@ -219,7 +218,7 @@ class Log:
         """Writes the row of the finished training."""
         self._write("test", test_at_best)
         self._write("test", test_at_last)
-        row = workdirs.Row(
+        row = results.Row(
             **self._where,
             weights_remaining=self._remaining,
             sparsity=(self._total - self._remaining) / self._total,

@@ -38,7 +38,7 @@ from prunetrain.analysis import levels, table  # noqa: E402
 from prunetrain.config import Config  # noqa: E402
 from prunetrain.data import idx, npz  # noqa: E402
 from prunetrain.errors import InputError  # noqa: E402
-from prunetrain.runs import workdir  # noqa: E402
+from prunetrain.runs import results, workdir  # noqa: E402
 
 SECONDS = 5
 MEMORY = 2**28
@@ -195,7 +195,7 @@ class _State:
 
 def _row(round):
     values = (100, 0.5, 40, 0.5, 0.75, 0.25, 0.5, 1.5, 0.625, 0.7, 0.375, 0.4)
-    return workdir.Row(0, "ticket", round, *values)
+    return results.Row(0, "ticket", round, *values)
 
 
 def _dataset(images):

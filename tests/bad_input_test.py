@@ -20,7 +20,7 @@ import pytest
 from prunetrain import config as config_lib
 from prunetrain import main
 from prunetrain.config import Config
-from prunetrain.runs import workdir
+from prunetrain.runs import results, workdir
 from tests import tiny, toys
 
 FIELDS = {field.name: field for field in dataclasses.fields(Config)}
@@ -427,7 +427,7 @@ def test_a_dataset_that_may_not_be_read_is_told(method, refused, tmp_path, monke
 
 # Files of a work directory
 
-HEADER = ",".join(field.name for field in dataclasses.fields(workdir.Row))
+HEADER = ",".join(field.name for field in dataclasses.fields(results.Row))
 ROW = ",".join(map(str, dataclasses.astuple(tiny.row())))
 DEEP = b"[" * 100_000
 LONG = b"9" * 5000

@@ -19,7 +19,7 @@ import prunetrain as pt
 from prunetrain import config as config_lib
 from prunetrain import errors, experiment, models, training
 from prunetrain import lab as lab_lib
-from prunetrain.runs import progress, signals, workdir
+from prunetrain.runs import progress, results, signals, workdir
 from tests import tiny, toys
 
 # 228 weights in two kernels, 40 examples in 5 batches an epoch.
@@ -417,7 +417,7 @@ def cut_before_the_second_row(monkeypatch):
 def left(path):
     """What a run left, less the times: rows, metrics, tickets, weights."""
     rows = [
-        dataclasses.replace(row, train_seconds=0) for row in workdir.read_rows(path)
+        dataclasses.replace(row, train_seconds=0) for row in results.read_rows(path)
     ]
     masks, weights = {}, {}
     for file in (path / "tickets").iterdir():
@@ -453,7 +453,7 @@ def test_a_run_cut_in_every_training_equals_one_that_was_not(
             break
         except KeyboardInterrupt:
             num_cuts += 1
-            assert len(workdir.read_rows(tmp_path)) == num_cuts
+            assert len(results.read_rows(tmp_path)) == num_cuts
     assert num_cuts == (14 if where == "finish" else 13)
     assert left(tmp_path) == left(whole.directory.path)
 
@@ -588,7 +588,7 @@ def all_left(path):
         file.name: {name: x.tobytes() for name, x in tiny.arrays(file).items()}
         for file in (path / "checkpoints").iterdir()
     }
-    rows = [dataclasses.replace(r, train_seconds=0) for r in workdir.read_rows(path)]
+    rows = [dataclasses.replace(r, train_seconds=0) for r in results.read_rows(path)]
     masks = [directory_masks(file) for file in sorted((path / "tickets").iterdir())]
     return rows, (path / "metrics.jsonl").read_text(), masks, weights
 
@@ -841,7 +841,7 @@ def test_a_training_that_diverges_says_what_where_and_leaves_no_results(
         *("branch ticket", "round 0", str(tmp_path), "--learning_rate"),
     ):
         perform(config, tmp_path)
-    assert not workdir.read_rows(tmp_path)
+    assert not results.read_rows(tmp_path)
     assert not list((tmp_path / "checkpoints").iterdir())
 
 
@@ -915,7 +915,7 @@ def test_a_training_that_diverges_is_told_to_the_step_and_the_others_go_on(
         int(replicate) for replicate in re.findall(r"replicate (\d) failed", told)
     ]
     assert 0 < len(failed) < 4
-    done = {row.replicate for row in workdir.read_rows(tmp_path) if row.round}
+    done = {row.replicate for row in results.read_rows(tmp_path) if row.round}
     assert done == {*range(4)} - {*failed}
     kept = sorted((tmp_path / "checkpoints").glob("*-resume/*"))
     assert {file.parent.name[9] for file in kept} == {str(x) for x in failed}

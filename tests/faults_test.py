@@ -13,7 +13,7 @@ import pytest
 
 import prunetrain as pt
 from prunetrain import errors
-from prunetrain.runs import progress, workdir
+from prunetrain.runs import progress, results, workdir
 from tests import tiny, toys
 
 CONFIG = {
@@ -44,7 +44,7 @@ def run(path):
 
 def left(path):
     """What a run has left, less the times."""
-    rows = [dataclasses.replace(x, train_seconds=0) for x in workdir.read_rows(path)]
+    rows = [dataclasses.replace(x, train_seconds=0) for x in results.read_rows(path)]
     tickets = {file.name: file.read_bytes() for file in (path / "tickets").iterdir()}
     weights = {
         file.name: {name: array.tobytes() for name, array in tiny.arrays(file).items()}
@@ -228,7 +228,7 @@ def test_damage_is_refused_at_once_or_leaves_what_is_read_as_it_was(
     else:
         # Only the record itself can be damaged so that it says less.
         assert name == "SHA256SUMS"
-    assert directory.rows == workdir.read_rows(cut)
+    assert directory.rows == results.read_rows(cut)
     for name in ("config.json", "environment.json", "metrics.jsonl"):
         assert (path / name).read_bytes() == (cut / name).read_bytes()
 

@@ -20,7 +20,7 @@ import tensorflow as tf
 from prunetrain import experiment, main
 from prunetrain.config import Config
 from prunetrain.errors import InputError
-from prunetrain.runs import workdir
+from prunetrain.runs import results, workdir
 from tests import tiny, toys
 
 RUN = (
@@ -725,7 +725,7 @@ def test_a_network_in_the_present_folder_is_found(processes, tmp_path):
         *("--replicates=2", f"--parallel_replicates={processes}"),
     )
     assert (done.returncode, done.stderr) == (0, "")
-    rows = workdir.read_rows(tmp_path / "run")
+    rows = results.read_rows(tmp_path / "run")
     assert [row.weights_remaining for row in rows if not row.round] == [64 * 5 + 50] * 2
 
 

@@ -14,7 +14,7 @@ import keras
 import numpy as np
 
 from prunetrain import data, models
-from prunetrain.runs import workdir
+from prunetrain.runs import results
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 IDX_NAMES = {
@@ -114,7 +114,7 @@ def row(replicate=0, branch="ticket", round=0, **values):
         "final_test_loss": 0.375,
         "final_test_accuracy": 0.4,
     }
-    return workdir.Row(replicate, branch, round, **{**numbers, **values})
+    return results.Row(replicate, branch, round, **{**numbers, **values})
 
 
 # Processes

@@ -16,7 +16,7 @@ import pytest
 import prunetrain as pt
 from prunetrain import config as config_lib
 from prunetrain import errors, experiment
-from prunetrain.runs import progress, workdir, workers
+from prunetrain.runs import progress, results, workdir, workers
 from tests import tiny, toys
 
 SETTINGS = {
@@ -86,9 +86,9 @@ def test_a_run_begun_serially_and_gone_on_with_side_by_side_has_the_same_files(
     run(settings(compile="xla"), serial)
     with pytest.raises(KeyboardInterrupt):
         run(settings(compile="xla"), parallel, Cut())
-    results = run(settings(2, compile="xla"), parallel)
-    assert [row.key for row in results.rows] == [
-        row.key for row in workdir.read_rows(serial)
+    found = run(settings(2, compile="xla"), parallel)
+    assert [row.key for row in found.rows] == [
+        row.key for row in results.read_rows(serial)
     ]
     assert left(parallel) == left(serial)
 
@@ -122,7 +122,7 @@ def test_failed_replicates_are_told_the_others_kept_and_a_repetition_does_the_re
         ):
             run(settings(2), path, display)
     assert display.told.keys() == {0, 1}
-    keys = [row.key for row in workdir.read_rows(path)]
+    keys = [row.key for row in results.read_rows(path)]
     assert keys[0] == (1, "ticket", 0)
     assert [replicate for replicate, _, _ in keys[1:]] == [2] * 5
     blocked.rmdir()

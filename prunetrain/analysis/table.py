@@ -7,6 +7,7 @@ import rich.console
 import rich.table
 
 from prunetrain.analysis import levels as levels_lib
+from prunetrain.runs import results
 from prunetrain.runs import workdir as workdirs
 
 
@@ -17,7 +18,7 @@ def print_results(path, console=None):
     """
     path = pathlib.Path(path)
     console = console or rich.console.Console()
-    levels = levels_lib.by_level(workdirs.read_rows(path))
+    levels = levels_lib.by_level(results.read_rows(path))
     console.print(table(levels))
     replicates = max((x.replicates for x in levels), default=0)
     console.print(

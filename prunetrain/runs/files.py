@@ -35,15 +35,25 @@ def move(beside, folder, name):
 
 
 def read(folder, name):
-    """The bytes of a file.
+    """The bytes of a file that has to be there.
 
     Raises:
-        InputError: they are not on record, though others are.
-        OSError: it cannot be read.
+        InputError: it cannot be read, or they are not on record, though others are.
     """
-    content = (folder / name).read_bytes()
+    try:
+        content = (folder / name).read_bytes()
+    except OSError as error:
+        raise damaged(folder / name, error) from error
     check(folder, {name: digest([content])})
     return content
+
+
+def damaged(file, error):
+    """`InputError` for a file that cannot be what the run has written."""
+    return InputError(
+        f"{file} is missing or damaged ({type(error).__name__}: {error}). Restore it, "
+        "or start again in another --workdir"
+    )
 
 
 def check(folder, found):

@@ -21,10 +21,7 @@ compared with its sum where it is read.
 """
 
 import contextlib
-import csv
-import dataclasses
 import errno
-import io
 import itertools
 import json
 import math
@@ -33,7 +30,7 @@ import re
 import time
 
 from prunetrain.errors import InputError, RunError
-from prunetrain.runs import checkpoints, files, lock, tickets
+from prunetrain.runs import checkpoints, files, lock, results, tickets
 
 _RESUME = re.compile(r"replicate(\d+)-(\w+)-round(\d+)-resume")
 # More than HDF5 writes besides, for each variable.
@@ -46,37 +43,6 @@ _REMEDIES = {
     **dict.fromkeys((errno.EROFS, errno.EACCES, errno.EPERM), "Make it writable"),
     errno.ENOENT: "Put back what was removed",
 }
-
-
-@dataclasses.dataclass(frozen=True)
-class Row:
-    """The outcome of one training: a row of results.csv.
-
-    `weights_remaining` is a count; `sparsity` the pruned fraction of the prunable
-    weights. The losses and accuracies up to `test_accuracy` are those at `best_step`,
-    the step of the lowest validation loss (the paper's early stop); `final_…` those of
-    the last step. Accuracies are fractions.
-    """
-
-    replicate: int
-    branch: str
-    round: int
-    weights_remaining: int
-    sparsity: float
-    best_step: int
-    val_loss: float
-    val_accuracy: float
-    test_loss: float
-    test_accuracy: float
-    train_seconds: float
-    final_val_loss: float
-    final_val_accuracy: float
-    final_test_loss: float
-    final_test_accuracy: float
-
-    @property
-    def key(self):
-        return self.replicate, self.branch, self.round
 
 
 class WorkDirectory:
@@ -122,7 +88,7 @@ class WorkDirectory:
                 f"workdir={str(self.path)!r} ({problem}). Make it writable, or choose "
                 "another --workdir"
             ) from error
-        self._rows = {row.key: row for row in read_rows(self.path)}
+        self._rows = {row.key: row for row in results.read_rows(self.path)}
         with told(self.path / "checkpoints"):
             self._tidy_checkpoints()
         self.tidy_metrics()
@@ -134,7 +100,7 @@ class WorkDirectory:
         if any(
             (self.path / name).exists() for name in ("metrics.jsonl", "results.csv")
         ):
-            known = _parse_json(_read(self.path, file.name), file)
+            known = _parse_json(files.read(self.path, file.name), file)
             self._write_flags(known)
             self._compare({**defaults, **known}, settings, free)
         else:
@@ -174,7 +140,7 @@ class WorkDirectory:
         file = self._environment
         if not file.exists():
             return {}
-        return _parse_json(_read(self.path, file.name), file)
+        return _parse_json(files.read(self.path, file.name), file)
 
     def record_environment(self, values):
         """Records that ground, unless it has been: it is what the run goes on with."""
@@ -197,16 +163,10 @@ class WorkDirectory:
     def add_row(self, row):
         """Adds a finished training to results.csv; it needs no checkpoint any more."""
         self._rows[row.key] = row
-        text = io.StringIO()
-        writer = csv.DictWriter(
-            text, [f.name for f in dataclasses.fields(Row)], lineterminator="\n"
-        )
-        writer.writeheader()
-        writer.writerows(dataclasses.asdict(row) for row in self.rows)
         if lines := self._lines.pop(row.key, None):
             with told(self.path / files.SUMS):
                 files.record(self.path, _lines_of(row.key), files.digest(lines))
-        self._write("results.csv", text.getvalue())
+        self._write("results.csv", results.as_csv(self.rows))
         with told(self._resume(*row.key)) as folder:
             checkpoints.remove(folder)
 
@@ -227,7 +187,7 @@ class WorkDirectory:
         try:
             found = file.read_bytes() if file.exists() else b""
         except OSError as error:
-            raise _damaged(file, error) from error
+            raise files.damaged(file, error) from error
         kept = {key: [] for key in self._rows}
         for line in found.splitlines(keepends=True):
             if line.endswith(b"\n"):
@@ -250,7 +210,7 @@ class WorkDirectory:
         """Forgets the sums of what is no longer there, given those of metrics.jsonl."""
         for name in ("config.json", "environment.json", "results.csv", "flags.txt"):
             if (self.path / name).exists():
-                sums[name] = files.digest([_read(self.path, name)])
+                sums[name] = files.digest([files.read(self.path, name)])
         with told(self.path / files.SUMS):
             # What the sums are of is to be on the disk first.
             files.sync(self.path)
@@ -269,11 +229,11 @@ class WorkDirectory:
         name = _end(replicate)
         if not (self.path / name).exists():
             return False
-        content = _read(self.path, name)
+        content = files.read(self.path, name)
         try:
             return int(content.partition(b"\n")[0]) == round
         except ValueError as error:
-            raise _damaged(self.path / name, error) from error
+            raise files.damaged(self.path / name, error) from error
 
     def save_masks(self, replicate, round, paths, masks):
         """Writes the masks that `round` trains under, one bit a weight.
@@ -291,11 +251,11 @@ class WorkDirectory:
             InputError: the file is missing or damaged.
         """
         name = _ticket(replicate, round)
-        content = _read(self.path, name)
+        content = files.read(self.path, name)
         try:
             return tickets.from_bytes(content)
         except ValueError as error:
-            raise _damaged(self.path / name, error) from error
+            raise files.damaged(self.path / name, error) from error
 
     def save_weights(self, model, replicate, branch, round):
         """Writes the model's weights in Keras's format (`model.load_weights`)."""
@@ -358,48 +318,6 @@ def as_flags(settings):
     return "".join(lines)
 
 
-def read_rows(path):
-    """The rows of a work directory's results.csv, as `Row`s; none if there is no file.
-
-    Raises:
-        InputError: the file is damaged.
-    """
-    file = pathlib.Path(path) / "results.csv"
-    if not file.exists():
-        return []
-    content = _read(file.parent, file.name)
-    try:
-        reader = csv.DictReader(io.StringIO(content.decode(), newline=""))
-        if not {x.name for x in dataclasses.fields(Row)} <= {
-            *(reader.fieldnames or ())
-        }:
-            raise ValueError("it lacks columns")
-        rows = [_row(line) for line in reader]
-        if len({row.key for row in rows}) < len(rows):
-            raise ValueError("a training has two rows")
-        return rows
-    except (ValueError, csv.Error) as error:
-        raise _damaged(file, error) from error
-
-
-def _row(line):
-    """`Row` from the texts by column, or ValueError."""
-    if None in line or None in line.values():
-        raise ValueError("a row is shorter or longer than the header")
-    row = Row(**{x.name: x.type(line[x.name]) for x in dataclasses.fields(Row)})
-    for name, value in vars(row).items():
-        if isinstance(value, str):
-            valid = re.fullmatch(r"\w+", value)
-        elif isinstance(value, int):
-            valid = 0 <= value < 2**63
-        else:
-            # A loss may be whatever it was.
-            valid = not name.endswith(("accuracy", "sparsity")) or 0 <= value <= 1
-        if not valid:
-            raise ValueError(f"{name} cannot be {line[name]!r}")
-    return row
-
-
 def _metrics_line(values):
     """A line of metrics.jsonl: JSON knows no numbers that are not finite."""
     values = {
@@ -417,7 +335,7 @@ def _parse_json(text, file):
             raise ValueError("it holds no JSON object")
     # Brackets within brackets without end are more than Python's parser takes.
     except (ValueError, RecursionError) as error:
-        raise _damaged(file, error) from error
+        raise files.damaged(file, error) from error
     return values
 
 
@@ -425,7 +343,7 @@ def _key(values, file):
     """The training that a line of metrics.jsonl belongs to, as `Row.key`."""
     key = tuple(values.get(name) for name in ("replicate", "branch", "round"))
     if [type(value) for value in key] != [int, str, int]:
-        raise _damaged(file, ValueError(f"a line is of the training {key}"))
+        raise files.damaged(file, ValueError(f"a line is of the training {key}"))
     return key
 
 
@@ -442,15 +360,7 @@ def _position(key, folder):
     except (
         *(OSError, ValueError, RecursionError, LookupError, TypeError, AttributeError),
     ) as error:
-        raise _damaged(folder, error) from error
-
-
-def _read(folder, name):
-    """The bytes of a file that has to be there, as it was written."""
-    try:
-        return files.read(folder, name)
-    except OSError as error:
-        raise _damaged(folder / name, error) from error
+        raise files.damaged(folder, error) from error
 
 
 def _before(replicate, branch, round):
@@ -471,13 +381,6 @@ def _ticket(replicate, round):
 
 def _end(replicate):
     return f"tickets/replicate{replicate}-ends.txt"
-
-
-def _damaged(file, error):
-    return InputError(
-        f"{file} is missing or damaged ({type(error).__name__}: {error}). Restore it, "
-        "or start again in another --workdir"
-    )
 
 
 def _check_ours(path):

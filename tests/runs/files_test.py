@@ -122,6 +122,6 @@ def test_a_large_file_is_moved_with_the_sum_of_all_of_it(size, tmp_path):
     assert files.read(tmp_path, "a.txt") == bytes(size)
 
 
-def test_a_file_that_is_not_there_is_an_error_of_the_system(tmp_path):
-    with toys.raises(FileNotFoundError, "a.txt"):
+def test_a_file_that_is_not_there_is_told(tmp_path):
+    with toys.raises(errors.InputError, str(tmp_path / "a.txt"), "missing or damaged"):
         files.read(tmp_path, "a.txt")

@@ -17,7 +17,7 @@ from hypothesis.extra import numpy as arrays
 
 from prunetrain import errors
 from prunetrain.config import Config
-from prunetrain.runs import files, workdir
+from prunetrain.runs import files, results, workdir
 from tests import tiny, toys
 
 SETTINGS = {"rounds": 2, "controls": ["reinit"]}
@@ -195,7 +195,7 @@ def test_rows_come_back_to_the_bit_in_the_order_they_were_added(directory):
     for row in rows:
         directory.add_row(row)
     assert directory.rows == rows
-    assert workdir.read_rows(directory.path) == rows
+    assert results.read_rows(directory.path) == rows
     assert again(directory).row((0, "reinit", 1)) == rows[1]
     assert again(directory).row((1, "reinit", 1)) is None
 
@@ -207,11 +207,11 @@ def test_rows_stand_by_replicate_whichever_came_first(directory):
         directory.add_row(row)
     expected = [(0, "ticket", 0), (0, "reinit", 1), (1, "ticket", 0), (1, "ticket", 1)]
     assert [row.key for row in directory.rows] == expected
-    assert workdir.read_rows(directory.path) == directory.rows
+    assert results.read_rows(directory.path) == directory.rows
 
 
 def test_a_folder_without_results_has_no_rows(tmp_path):
-    assert workdir.read_rows(tmp_path) == []
+    assert results.read_rows(tmp_path) == []
 
 
 # Metrics
@@ -350,7 +350,7 @@ def test_a_damaged_ticket_is_named_with_a_remedy(damage, directory):
 
 
 ROW = ",".join(map(str, dataclasses.astuple(tiny.row())))
-HEADER = ",".join(field.name for field in dataclasses.fields(workdir.Row))
+HEADER = ",".join(field.name for field in dataclasses.fields(results.Row))
 FILE_DAMAGE = [
     ("config.json", b""),
     ("config.json", b"{"),
@@ -496,9 +496,9 @@ def test_no_reader_sees_half_a_file(directory, monkeypatch):
 
     def watch(beside, file):
         # The two moments that a reader can come by: just before, just after.
-        seen.append(workdir.read_rows(directory.path))
+        seen.append(results.read_rows(directory.path))
         replace(beside, file)
-        seen.append(workdir.read_rows(directory.path))
+        seen.append(results.read_rows(directory.path))
 
     monkeypatch.setattr(files.os, "replace", watch)
     rows = [tiny.row(round=round) for round in range(3)]

@@ -1,0 +1,92 @@
+"""Results: results.csv, a row for each training that is finished."""
+
+import csv
+import dataclasses
+import io
+import pathlib
+import re
+
+from prunetrain.runs import files
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """The outcome of one training: a row of results.csv.
+
+    `weights_remaining` is a count; `sparsity` the pruned fraction of the prunable
+    weights. The losses and accuracies up to `test_accuracy` are those at `best_step`,
+    the step of the lowest validation loss (the paper's early stop); `final_…` those of
+    the last step. Accuracies are fractions.
+    """
+
+    replicate: int
+    branch: str
+    round: int
+    weights_remaining: int
+    sparsity: float
+    best_step: int
+    val_loss: float
+    val_accuracy: float
+    test_loss: float
+    test_accuracy: float
+    train_seconds: float
+    final_val_loss: float
+    final_val_accuracy: float
+    final_test_loss: float
+    final_test_accuracy: float
+
+    @property
+    def key(self):
+        return self.replicate, self.branch, self.round
+
+
+def as_csv(rows):
+    """Rows as the text of the file."""
+    text = io.StringIO()
+    names = [field.name for field in dataclasses.fields(Row)]
+    writer = csv.DictWriter(text, names, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(map(dataclasses.asdict, rows))
+    return text.getvalue()
+
+
+def read_rows(path):
+    """The rows of a work directory's results.csv, as `Row`s; none if there is no file.
+
+    Raises:
+        InputError: the file is damaged.
+    """
+    file = pathlib.Path(path) / "results.csv"
+    if not file.exists():
+        return []
+    content = files.read(file.parent, file.name)
+    try:
+        reader = csv.DictReader(io.StringIO(content.decode(), newline=""))
+        if not {x.name for x in dataclasses.fields(Row)} <= {
+            *(reader.fieldnames or ())
+        }:
+            raise ValueError("it lacks columns")
+        rows = [_row(line) for line in reader]
+        if len({row.key for row in rows}) < len(rows):
+            raise ValueError("a training has two rows")
+        return rows
+    except (ValueError, csv.Error) as error:
+        raise files.damaged(file, error) from error
+
+
+def _row(line):
+    """`Row` from the texts by column, or ValueError."""
+    if None in line or None in line.values():
+        raise ValueError("a row is shorter or longer than the header")
+    row = Row(**{x.name: x.type(line[x.name]) for x in dataclasses.fields(Row)})
+    for name, value in vars(row).items():
+        if isinstance(value, str):
+            valid = re.fullmatch(r"\w+", value)
+        elif isinstance(value, int):
+            valid = 0 <= value < 2**63
+        else:
+            # A loss may be whatever it was.
+            valid = not name.endswith(("accuracy", "sparsity")) or 0 <= value <= 1
+        if not valid:
+            raise ValueError(f"{name} cannot be {line[name]!r}")
+    return row

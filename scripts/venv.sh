@@ -28,8 +28,8 @@ install_with() {
   if [ ! -x "$python" ]; then
     echo "Making $venv"
     "${PYTHON:-python3}" -m venv "$venv" || {
-      echo "Could not make a virtual environment: install Python 3.10 to 3.13 with its" \
-        "venv module, or name one with PYTHON=…" >&2
+      echo "Could not make a virtual environment with ${PYTHON:-python3}: install Python" \
+        "3.10 to 3.13 with its venv module, or name one with PYTHON=…" >&2
       exit 1
     }
   fi

@@ -13,7 +13,7 @@ import warnings
 import numpy as np
 
 from prunetrain import config as config_lib
-from prunetrain import data, losses, models, optimizers
+from prunetrain import data, losses, models, optimizers, plans
 from prunetrain.config import ConfigError
 from prunetrain.data import augmentation
 from prunetrain.errors import InputError, told
@@ -171,6 +171,8 @@ class Lab:
         self.rewind = snapshot.Snapshot(self.pruned, self.optimizer)
         self.best = snapshot.Snapshot(self.pruned)
         self.state = tf.train.Checkpoint(variables=self._variables())
+        # What is added to a training's step for the place in the order of the data.
+        self.data_offset = 0
         self.clock = time.monotonic
         # The first dispatches are short: how long a step takes is not known yet.
         self._steps_in_time = 1
@@ -222,12 +224,14 @@ class Lab:
         masks = [tf.ones_like(mask) for mask in self.pruned.masks]
         self.pruned.set_masks(masks, allow_regrowth=True)
 
-    def draw_weights(self, seed, fresh=False):
+    def draw_weights(self, seed, fresh=False, parts=None):
         """Initial weights (under the present masks) and a fresh optimizer.
 
         The weights of a model from a file are those of the file, unless they are to be
-        `fresh`.
+        `fresh`. `parts` are those of `snapshot.by_part`; None stands for all of them.
         """
+        from prunetrain.core import snapshot
+
         keras.utils.set_random_seed(seed)
         model, optimizer = self._make_model(fresh), self._make_optimizer()
         shapes, now = (
@@ -239,22 +243,29 @@ class Lab:
                 f"Received: variables of shapes {shapes}, then of {now}"
             )
         optimizer.build(model.trainable_variables)
-        for mine, fresh in (
-            (self.pruned.model.variables, model.variables),
-            (self.optimizer.variables, optimizer.variables),
-        ):
-            for variable, value in zip(mine, fresh, strict=True):
+        mine = snapshot.by_part(self.pruned.model, self.optimizer)
+        drawn = snapshot.by_part(model, optimizer)
+        for part in mine if parts is None else parts:
+            for variable, value in zip(mine[part], drawn[part], strict=True):
                 variable.assign(value)
         self.pruned.apply_masks()
         # Some optimizers' slots do not start at zero.
         self.pruned.mask_slots(self.optimizer)
 
-    def train_to_rewind_point(self):
-        """From fresh weights to the point that a finished round 0 has passed."""
-        step = 0
-        while step < self.config.rewind_step:
-            _, step = self.advance(0.0, step, self.config.rewind_step)
-        self.rewind.update()
+    def kernels(self):
+        """The kernels as arrays, as they are now."""
+        return [kernel.value.numpy() for kernel in self.pruned.kernels]
+
+    def set_kernels(self, values):
+        """Assigns arrays to the kernels, under the present masks."""
+        for kernel, value in zip(self.pruned.kernels, values, strict=True):
+            kernel.assign(value)
+        self.pruned.apply_masks()
+
+    def train(self, step, last_step):
+        """Trains from one step to another, without a word."""
+        while step < last_step:
+            _, step = self.advance(0.0, step, last_step)
 
     def advance(self, total_loss, step, limit):
         """Trains from `step` towards `limit`, in one dispatch of half a second at most.
@@ -266,10 +277,16 @@ class Lab:
         """
         num_steps = min(limit - step, self.config.steps_per_loop, self._steps_in_time)
         began = self.clock()
-        total_loss = self.loop.add_losses(total_loss, step, num_steps)
+        place = step + self.data_offset
+        total_loss = self.loop.add_losses(total_loss, place, num_steps)
         seconds = max(self.clock() - began, 1e-6)
         self._steps_in_time = max(1, int(num_steps / seconds * _DISPATCH_SECONDS))
         return total_loss, step + num_steps
+
+    def first_nonfinite(self, step, num_steps):
+        """Trains on, and tells what was not finite first; see the loop's."""
+        found = self.loop.first_nonfinite(step + self.data_offset, num_steps)
+        return found and (found[0] - self.data_offset, found[1])
 
     def is_finite(self):
         """Whether every weight of the model is a finite number."""
@@ -279,8 +296,12 @@ class Lab:
             if tf.as_dtype(variable.dtype).is_floating
         )
 
-    def next_masks(self, seed):
-        """The next round's masks, from the trained weights, or why there are none.
+    def next_masks(self, seed, round):
+        """The next round's masks, from the present weights, or why there are none.
+
+        Args:
+            seed: for criteria that draw random numbers.
+            round: the round that the masks follow.
 
         Returns:
             `(masks, None)`, or `(None, reason)`.
@@ -289,10 +310,13 @@ class Lab:
 
         config = self.config
         remaining = sum(layer.kept for layer in self.pruned.layer_sparsity())
+        name, fraction = "rate", config.prune_rate
+        if config.sparsities:
+            name, fraction = "sparsity", config.sparsities[round]
         try:
             masks = prune.new_masks(
                 self.pruned,
-                rate=config.prune_rate,
+                **{name: fraction},
                 criterion=config.criterion,
                 allocation=config.allocation,
                 pattern=config.pattern,
@@ -302,8 +326,8 @@ class Lab:
         except prune.NoWeightLeftError as error:
             return None, str(error)
         if remaining == sum(int(tf.math.count_nonzero(mask)) for mask in masks):
-            rate = f"a rate of {config.prune_rate:g}"
-            return None, f"{rate} prunes none of the {remaining} weights"
+            asked = f"a {name} of {fraction:g}"
+            return None, f"{asked} prunes none of the {remaining} weights"
         return masks, None
 
     def evaluate(self, split, step):
@@ -311,11 +335,17 @@ class Lab:
         loss, correct, count = (float(value) for value in self._evaluate[split]())
         return Evaluation(step, loss / count, correct / count)
 
-    def test_at(self, best, last):
-        """Test `Evaluation`s at the best and the last step; leaves the best weights."""
-        at_last = self.evaluate("test", last.step)
-        self.best.restore()
-        return self.evaluate("test", best.step), at_last
+    def evaluate_under(self, masks, step):
+        """`Evaluation` on "validation" with other masks, and the weights they keep.
+
+        The present masks come back; the weights that the others prune are lost.
+        """
+        present = [tf.identity(mask) for mask in self.pruned.masks]
+        self.pruned.set_masks(masks, allow_regrowth=True)
+        kept = sum(layer.kept for layer in self.pruned.layer_sparsity())
+        found = self.evaluate("validation", step)
+        self.pruned.set_masks(present, allow_regrowth=True)
+        return found, kept
 
     def _make_model(self, fresh=False):
         arguments = self.config.arguments("model_args")
@@ -342,11 +372,26 @@ class Lab:
             schedule = optimizers.SCHEDULES[config.learning_rate_schedule]
             rate = schedule(config.learning_rate, config.train_steps, **arguments)
         rate = optimizers.with_warmup(rate, config.warmup_steps)
+        self._check_last_rate(rate)
         with _arguments(config, "optimizer_args") as arguments:
             optimizer = optimizers.make_optimizer(config.optimizer, rate, **arguments)
         if config.precision == "mixed_float16":
             return keras.optimizers.LossScaleOptimizer(optimizer)
         return optimizer
+
+    def _check_last_rate(self, rate):
+        """Raises ConfigError if rounds are to go on at a learning rate of 0."""
+        config = self.config
+        goes_on = plans.sources(config)["schedule"] == "end" and callable(rate)
+        if goes_on and not float(rate(config.train_steps)) > 0:
+            name = config.learning_rate_schedule
+            raise ConfigError(
+                "rewind",
+                ",".join(config.rewind),
+                f"goes on at the last rate, which is 0 with learning_rate_schedule="
+                f"{name}; take another, or end it above 0 (alpha for cosine, "
+                "end_learning_rate for linear)",
+            )
 
     def _make_loss(self, dataset):
         outputs = self.pruned(dataset.train[0][:8])
@@ -374,7 +419,7 @@ class Lab:
                     ",".join(config.layer_rates),
                     f"does not fit: {error}",
                 ) from error
-        if config.allocation != "layerwise":
+        if config.allocation != "layerwise" or config.sparsities:
             return None
         # Frankle & Carbin 2019, figure 2: the output layer at half the rate. It may be
         # excluded from pruning.

@@ -40,6 +40,13 @@ class Row:
         return self.replicate, self.branch, self.round
 
 
+def order(key):
+    """What trainings are sorted by: replicate, round, the ticket first, name, draw."""
+    replicate, branch, round = key
+    name, draw = re.fullmatch(r"(.+?)(?:_(\d+))?", branch).groups()
+    return replicate, round, branch != "ticket", name, int(draw or 1)
+
+
 def as_csv(rows):
     """Rows as the text of the file."""
     text = io.StringIO()

@@ -177,6 +177,7 @@ class Lab:
         self.optimizer = self._make_optimizer()
         self._rates = self._rates_per_kernel()
         with _going_together(config):
+            self._check_last_rate()
             self._build_loops(dataset, compile, stream)
         self.rewind = snapshot.Snapshot(self.pruned, self.optimizer)
         self.best = snapshot.Snapshot(self.pruned)
@@ -392,30 +393,33 @@ class Lab:
             ) from error
 
     def _make_optimizer(self):
-        config = self.config
-        with _arguments(config, "learning_rate_schedule_args") as arguments:
-            schedule = optimizers.SCHEDULES[config.learning_rate_schedule]
-            rate = schedule(config.learning_rate, config.train_steps, **arguments)
-        rate = optimizers.with_warmup(rate, config.warmup_steps)
-        self._check_last_rate(rate)
+        config, rate = self.config, self._make_rate()
         with _arguments(config, "optimizer_args") as arguments:
             optimizer = optimizers.make_optimizer(config.optimizer, rate, **arguments)
         if config.precision == "mixed_float16":
             return keras.optimizers.LossScaleOptimizer(optimizer)
         return optimizer
 
-    def _check_last_rate(self, rate):
-        """Raises ConfigError if rounds are to go on at a learning rate of 0."""
+    def _make_rate(self):
+        """The learning rate: a number, or a function of the optimizer's steps."""
         config = self.config
+        with _arguments(config, "learning_rate_schedule_args") as arguments:
+            schedule = optimizers.SCHEDULES[config.learning_rate_schedule]
+            rate = schedule(config.learning_rate, config.train_steps, **arguments)
+        return optimizers.with_warmup(rate, config.warmup_steps)
+
+    def _check_last_rate(self):
+        """Raises ConfigError if rounds are to go on at a learning rate of 0."""
+        config, rate = self.config, self._make_rate()
         goes_on = plans.sources(config)["schedule"] == "end" and callable(rate)
         if goes_on and not float(rate(config.train_steps)) > 0:
             name = config.learning_rate_schedule
             raise ConfigError(
                 "rewind",
                 ",".join(config.rewind),
-                f"goes on at the last rate, which is 0 with learning_rate_schedule="
-                f"{name}; take another, or end it above 0 (alpha for cosine, "
-                "end_learning_rate for linear)",
+                "goes on at the last rate, which must be above 0. With "
+                f"learning_rate_schedule={name} it is 0: take another, or end it above "
+                "(alpha for cosine, end_learning_rate for linear)",
             )
 
     def _make_loss(self, dataset):

@@ -55,8 +55,8 @@ class Labs:
 
     def __call__(self, config, compile, dataset=None):
         free = {"steps_per_loop": 1, "checkpoint_every": "60s", "rewind_step": 0}
-        free |= {"rounds": 1, "controls": (), "control_rounds": (), "rewind": "late"}
-        free |= {"prune_at": "end", "parallel_replicates": 1}
+        free |= {"controls": (), "control_rounds": (), "rewind": "late"}
+        free |= {"rounds": len(config.sparsities) or 1, "prune_at": "end"}
         key = dataclasses.replace(config, compile=compile, **free)
         if key not in self._labs:
             self._labs[key] = self.make(config, compile, dataset)
@@ -1230,7 +1230,7 @@ def test_seeds_differ_by_purpose_replicate_round_and_the_seed_of_the_run():
 
 def test_seeds_stay_what_they_are():
     # Runs published with one version can be repeated with the next.
-    assert starts.seed_for(settings(), "weights", 0) == experiment.seed_for(
+    assert starts.seed_for(settings(), "weights", 0) == starts.seed_for(
         settings(), "weights", 0, round=0
     )
     expected = np.random.SeedSequence([3, 1, 2, 0]).generate_state(1)[0]

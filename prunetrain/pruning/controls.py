@@ -52,8 +52,8 @@ def draws(items):
         name, colon, number = item.partition(":")
         if name not in CONTROLS:
             raise ValueError(
-                f"must be of {', '.join(CONTROLS)}{nearest(name, CONTROLS)}, each also "
-                "as NAME:DRAWS"
+                f"must be one of {', '.join(CONTROLS)}{nearest(name, CONTROLS)}, or "
+                "several, each also as NAME:DRAWS"
             )
         if name in found:
             raise ValueError(f"must name each only once, as {name}:2 for two draws")

@@ -520,6 +520,24 @@ def test_other_settings_bind_as_before(labs, tmp_path):
         perform(settings(rounds=0, rewind="lottery"), tmp_path, labs)
 
 
+def test_a_model_from_a_file_can_be_pruned_and_tuned_round_by_round(labs, tmp_path):
+    keras.utils.set_random_seed(3)
+    model = tiny.network((4, 4, 1), 3)
+    model.save(tmp_path / "net.keras")
+    changes = {"model": str(tmp_path / "net.keras"), "controls": "supermask"}
+    run = perform(settings(**changes, rewind="finetune"), tmp_path / "run", labs)
+    assert [x.step for x in run.evaluations[0, "ticket", 0]] == [0]
+    first, last, second = (
+        run.at[(0, "ticket", round), step] for round, step in ((1, 0), (1, 12), (2, 0))
+    )
+    kernels = [model.get_layer(x).kernel.numpy() for x in ("hidden", "output")]
+    for start, weights in ((first, kernels), (second, last.kernels)):
+        assert experiments.bits(start.kernels) == experiments.bits(
+            under(start.masks, weights)
+        )
+    assert [x.place[1] for x in (first, last, second)] == [0, 12, 12]
+
+
 # When and how sparse
 
 

@@ -7,12 +7,13 @@ import dataclasses
 import math
 import re
 
-from prunetrain import data, losses, options
+from prunetrain import data, losses, options, rewinding
 from prunetrain.data import DATASETS, SCALINGS
 from prunetrain.data.augmentation import AUGMENTATIONS
 from prunetrain.models import MODELS, SUFFIX
 from prunetrain.optimizers import OPTIMIZERS, SCHEDULES
 from prunetrain.options import ConfigError
+from prunetrain.pruning import controls
 from prunetrain.pruning.allocation import ALLOCATIONS
 from prunetrain.pruning.criteria import CRITERIA
 from prunetrain.pruning.patterns import PATTERNS
@@ -38,12 +39,16 @@ STREAMING = {
     "always": "",
     "never": "",
 }
+PRUNE_AT = {
+    "end": "the weights at the end of the round before",
+    "init": "the initial weights, under the masks of the round before; round 0 is only "
+    "evaluated",
+}
 ACCURACIES = {
     "overall": "one number",
     "by_class": "also of each class, or label if several: in metrics.jsonl, and for "
     "the test examples in results.csv",
 }
-CONTROLS = {"reinit": "the ticket's masks on fresh random weights"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -249,9 +254,11 @@ class Config:
     rounds: int = options.option(
         "Pruning",
         15,
-        "rounds of pruning, after round 0, which trains dense",
+        "rounds of pruning, after round 0, which trains dense. More may be added to a "
+        "finished run",
         low=0,
         below=10_001,
+        binding=False,
     )
     prune_rate: float = options.option(
         "Pruning",
@@ -260,6 +267,18 @@ class Config:
         unit="fraction of the weights that remain",
         low=0,
         below=1,
+    )
+    sparsities: tuple[float, ...] = options.option(
+        "Pruning",
+        (),
+        "how sparse each round is, in place of --rounds and --prune_rate: 0.5,0.8,0.95 "
+        "are three rounds, 0.95 is one shot. The same in each layer if layerwise",
+        unit="fraction of all prunable weights",
+        low=0,
+        below=1,
+    )
+    prune_at: str = options.option(
+        "Pruning", "end", "which weights are scored", choices=PRUNE_AT
     )
     layer_rates: tuple[str, ...] = options.option(
         "Pruning",
@@ -290,26 +309,54 @@ class Config:
         (),
         "likewise: what matches one is not pruned, for example output",
     )
+    rewind: tuple[str, ...] = options.option(
+        "Pruning",
+        ("late",),
+        "what a round starts from: a preset, and parts that differ from it, as "
+        "late,slots=init. Parts are weights, slots (of the optimizer), schedule (its "
+        "count of steps, which the learning rate follows), state (batch norm, dropout) "
+        "and data (the place in its order); each is as at init (step 0 of round 0), "
+        "rewind (--rewind_step of round 0), end (of the last round) or fresh (drawn "
+        "anew)",
+        unit="PRESET,part=source,…",
+        choices=rewinding.PRESETS,
+        checked=False,
+    )
     rewind_step: int = options.option(
         "Pruning",
         0,
-        "step of round 0 that every later round starts from, with its weights, "
-        "optimizer state and place in the data",
+        "step of round 0 that --rewind takes as rewind, and from which the steps of "
+        "later rounds are counted, unless the schedule begins anew",
         unit="step",
         low=0,
     )
     controls: tuple[str, ...] = options.option(
         "Pruning",
         (),
-        "trained besides the ticket of every round from 1, to compare it with",
-        choices=CONTROLS,
+        "trained besides the ticket of every round from 1, to compare it with; "
+        "NAME:DRAWS is several draws. May be added to a finished run",
+        unit="NAME or NAME:DRAWS,…",
+        choices=controls.CONTROLS,
+        checked=False,
+        binding=False,
+    )
+    control_rounds: tuple[int, ...] = options.option(
+        "Pruning",
+        (),
+        "rounds that have controls. Empty: every one",
+        unit="round",
+        low=1,
+        binding=False,
     )
 
     def __post_init__(self):
         for field in dataclasses.fields(self):
             value = options.converted(field, getattr(self, field.name))
             object.__setattr__(self, field.name, value)
+        self._check_sparsities()
         self._check_pairs()
+        self._check_rewind()
+        self._check_controls()
 
     def _check_pairs(self):
         if self.rewind_step >= self.train_steps:
@@ -353,14 +400,76 @@ class Config:
         for name in ("prune_include", "prune_exclude"):
             self._check_patterns(name)
 
+    def _check_sparsities(self):
+        """They say how many rounds there are."""
+        found, default = self.sparsities, type(self)
+        if not found:
+            return
+        given = ",".join(map(str, found))
+        if list(found) != sorted(found):
+            raise ConfigError("sparsities", given, "must rise from round to round")
+        if self.rounds not in (default.rounds, len(found)):
+            raise ConfigError(
+                "rounds",
+                self.rounds,
+                f"must be left out, or be the number of sparsities={given}: "
+                f"{len(found)}",
+            )
+        object.__setattr__(self, "rounds", len(found))
+        for name in ("prune_rate", "layer_rates"):
+            value = getattr(self, name)
+            if value != getattr(default, name):
+                raise ConfigError(
+                    name,
+                    ",".join(value) if isinstance(value, tuple) else value,
+                    f"must be left out with sparsities={given}, which stand in place "
+                    "of rates",
+                )
+
+    def _check_rewind(self):
+        given = ",".join(self.rewind)
+        try:
+            sources = rewinding.sources(self.rewind)
+        except ValueError as error:
+            raise ConfigError("rewind", given, str(error)) from error
+        needs = "rewind" in sources.values() or not rewinding.starts_anew(sources)
+        if self.rewind_step and not needs:
+            raise ConfigError(
+                "rewind_step",
+                self.rewind_step,
+                f"must be 0 with rewind={given}, which takes nothing from that step",
+            )
+        if self.rewind_step and self.prune_at == "init":
+            raise ConfigError(
+                "rewind_step",
+                self.rewind_step,
+                "must be 0 with prune_at=init: nothing is trained before pruning",
+            )
+        if "end" in sources.values() and self.prune_at == "init":
+            raise ConfigError(
+                "rewind",
+                given,
+                "must take nothing from the end of a round with prune_at=init, whose "
+                "rounds start from the initial weights: late, lottery or reinit",
+            )
+
+    def _check_controls(self):
+        try:
+            controls.draws(self.controls)
+        except ValueError as error:
+            given = ",".join(self.controls)
+            raise ConfigError("controls", given, str(error)) from error
+        if any(number > self.rounds for number in self.control_rounds):
+            raise ConfigError(
+                "control_rounds",
+                ",".join(map(str, self.control_rounds)),
+                f"must be rounds from 1 to rounds={self.rounds}",
+            )
+
     @property
     def starts_trained(self):
         """Whether the model comes from a file: round 0 evaluates it as it is."""
         return self.model.endswith(SUFFIX)
-
-    def last_step(self, round):
-        """The step at which the trainings of a round end."""
-        return 0 if self.starts_trained and not round else self.train_steps
 
     def _check_patterns(self, name):
         for pattern in getattr(self, name):
@@ -425,7 +534,7 @@ class Config:
 
 
 def free_settings():
-    """Names of the settings that change nothing about the results."""
+    """Names of the settings that change nothing about a training and its results."""
     return {
         field.name
         for field in dataclasses.fields(Config)

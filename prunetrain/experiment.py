@@ -2,23 +2,20 @@
 
 Frankle & Carbin 2019 ("The Lottery Ticket Hypothesis", section 2): train, prune,
 rewind, repeat. `find_tickets` is the procedure; `training` has one training of it,
-`lab.Lab` what lives on the device.
+`starts` where it starts from, `lab.Lab` what lives on the device.
 """
 
 import dataclasses
 import pathlib
 
-import numpy as np
-
 from prunetrain import config as config_lib
 from prunetrain import lab as labs
-from prunetrain import training
+from prunetrain import plans, training
+from prunetrain import starts as starts_lib
 from prunetrain.errors import InputError, RunError
 from prunetrain.runs import progress as displays
 from prunetrain.runs import workdir as workdirs
 from prunetrain.runs import workers
-
-_SEED_PURPOSES = ("weights", "data_order", "reinit", "criterion")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,21 +53,22 @@ def run(config, workdir=None, progress=None, start=None):
     if not isinstance(directory, workdirs.WorkDirectory):
         directory = open_directory(config, workdir)
     display = progress or displays.for_console()
-    plans = [
+    to_come = [
         list(unfinished(config, replicate, directory))
         for replicate in range(config.replicates)
     ]
-    if not any(plans):
-        display.say(f"{directory.path}: every round is finished, nothing to train")
+    if not any(to_come):
+        say_finished(config, directory, display)
         return Results(directory.path, directory.rows)
     display.expect(
         sum(
-            config.last_step(stage[0]) - reached(config, replicate, *stage, directory)
-            for replicate, plan in enumerate(plans)
-            for stage in plan
+            plans.last_step(config, *stage)
+            - reached(config, replicate, *stage, directory)
+            for replicate, stages in enumerate(to_come)
+            for stage in stages
         )
     )
-    replicates = [replicate for replicate, plan in enumerate(plans) if plan]
+    replicates = [replicate for replicate, stages in enumerate(to_come) if stages]
     # Before TensorFlow: what is wrong with the data is told at once.
     dataset = labs.open_data(config)
     with display:
@@ -85,6 +83,15 @@ def run(config, workdir=None, progress=None, start=None):
     return Results(directory.path, directory.rows)
 
 
+def say_finished(config, directory, display):
+    """Says that there is nothing to train, and which replicates ended early and why."""
+    display.say(f"{directory.path}: every round is finished, nothing to train")
+    for replicate in range(config.replicates):
+        round, why = directory.end(replicate) or (config.rounds, "")
+        if round < config.rounds:
+            display.say(f"replicate {replicate} has no round after {round}: {why}")
+
+
 def open_directory(config, path=None):
     """The `WorkDirectory` of a run: `path`, or `config.workdir`, or a new one."""
     return workdirs.WorkDirectory(
@@ -92,6 +99,7 @@ def open_directory(config, path=None):
         config.as_dict(),
         config_lib.free_settings(),
         config_lib.Config().as_dict(),
+        keep_ends=plans.needs_ends(config),
     )
 
 
@@ -146,65 +154,61 @@ def find_tickets(lab, config, replicate, directory, display):
     What is still to be trained is looked up anew after each training, since whether
     there is a next round depends on what the last one left to prune.
     """
-    lab.loop.seed.assign(seed_for(config, "data_order", replicate))
-    progress = resumed(lab, config, replicate, directory, display)
-    if not progress and directory.row((replicate, "ticket", 0)):
-        start(lab, config, directory, (replicate, "ticket", 0))
-        lab.train_to_rewind_point()
+    starts = starts_lib.Starts(lab, config, replicate, directory, display)
     for round, branch in unfinished(config, replicate, directory):
         key = replicate, branch, round
+        progress = resumed(starts, key, directory, display)
         if not progress:
-            start(lab, config, directory, key)
-            progress = training.Progress(first_step(config, round, branch))
+            starts.begin(round, branch)
+            progress = training.Progress(plans.first_step(config, round, branch))
         log = training.Log(directory, display, key, lab.pruned, progress)
         saves = training.Saves(lab, directory, key, progress)
         try:
-            best, last = training.train(lab, progress, log, saves, round)
+            best, last = training.train(lab, progress, log, saves, round, branch)
         except training.DivergedError as error:
-            raise diverged(lab, config, directory, key, progress, error) from error
-        if branch == "ticket" and round < config.rounds:
-            masks, problem = lab.next_masks(
-                seed_for(config, "criterion", replicate, round)
-            )
-            if problem:
-                display.say(f"No round after {round}: {problem}")
-                directory.end_at(replicate, round, problem)
-            else:
-                paths = [kernel.path for kernel in lab.pruned.kernels]
-                directory.save_masks(replicate, round + 1, paths, masks)
+            raise diverged(lab, starts, directory, key, progress, error) from error
+        test_at_last = lab.evaluate("test", last.step)
         directory.save_weights(lab.pruned.model, replicate, branch, round)
-        log.finish(best, last, *lab.test_at(best, last))
-        progress = None
+        if branch == "ticket":
+            prune(lab, starts, key, directory, display, log, last.step)
+        lab.best.restore()
+        log.finish(best, last, lab.evaluate("test", best.step), test_at_last)
 
 
-def start(lab, config, directory, key):
-    """Brings the lab to where a training starts from."""
-    replicate, branch, round = key
-    if round:
-        set_ticket(lab, replicate, round, directory)
-    else:
-        lab.make_dense()
-    if branch == "reinit":
-        lab.draw_weights(seed_for(config, "reinit", replicate, round), fresh=True)
-    elif round:
-        lab.rewind.restore()
-    else:
-        lab.draw_weights(seed_for(config, "weights", replicate))
+def prune(lab, starts, key, directory, display, log, step):
+    """Writes the ticket of the round after a ticket's, or why there is none.
+
+    Also after the last round, so that more can be added. The weights are lost.
+    """
+    (replicate, _, round), config = key, lab.config
+    if config.sparsities and round == config.rounds:
+        return
+    if config.prune_at == "init":
+        starts.draw_initial(("weights", "state"))
+    seed = starts_lib.seed_for(config, "criterion", replicate, round)
+    masks, problem = lab.next_masks(seed, round)
+    if problem:
+        directory.end_at(replicate, round, problem)
+        if round < config.rounds:
+            display.say(f"No round after {round}: {problem}")
+        return
+    paths = [kernel.path for kernel in lab.pruned.kernels]
+    directory.save_masks(replicate, round + 1, paths, masks)
+    # Pruned at initialisation, the next round's first evaluation says it.
+    if config.prune_at == "end":
+        log.pruned(*lab.evaluate_under(masks, step))
 
 
-def diverged(lab, config, directory, key, progress, error):
+def diverged(lab, starts, directory, key, progress, error):
     """`DivergedError` that names the first number that was not finite, and where.
 
     The steps since the last checkpoint are gone through again to find it.
     """
     replicate, branch, round = key
+    first = reached(lab.config, replicate, round, branch, directory)
     position = directory.position(key)
-    if position:
-        directory.restore(key, lab.state)
-    else:
-        start(lab, config, directory, key)
-    first = reached(config, replicate, round, branch, directory)
-    found = lab.loop.first_nonfinite(first, progress.step - first)
+    (starts.resume if position else starts.begin)(round, branch)
+    found = lab.first_nonfinite(first, progress.step - first)
     what = "{1} is not finite at step {0:,}".format(*found) if found else str(error)
     kept = f"; the checkpoint of step {first:,} is kept" if position else ""
     return training.DivergedError(
@@ -214,25 +218,12 @@ def diverged(lab, config, directory, key, progress, error):
     )
 
 
-def set_ticket(lab, replicate, round, directory):
-    """Puts a round's masks on the model, or says which of them does not fit."""
-    masks = directory.load_masks(replicate, round)
-    try:
-        lab.pruned.set_masks(masks)
-    except ValueError as error:
-        raise InputError(
-            f"the ticket of replicate {replicate}, round {round} in {directory.path} "
-            f"does not fit: {error}. Restore it, or start again in another --workdir"
-        ) from error
-
-
-def resumed(lab, config, replicate, directory, display):
-    """`Progress` of the training that was cut off, whose state the lab then holds.
+def resumed(starts, key, directory, display):
+    """`Progress` of a training that was cut off, whose state the lab then holds.
 
     None if there is no checkpoint of it.
     """
-    round, branch = next(unfinished(config, replicate, directory))
-    key = replicate, branch, round
+    replicate, branch, round = key
     position = directory.position(key)
     if not position:
         return None
@@ -244,7 +235,7 @@ def resumed(lab, config, replicate, directory, display):
             f"{directory.path} is damaged, or of another version of prunetrain "
             f"({error}). Use that version, or start again in another --workdir"
         ) from error
-    directory.restore(key, lab.state)
+    starts.resume(round, branch)
     place = f"replicate {replicate} round {round} {branch} step {progress.step:,}"
     display.say(f"goes on at {place}")
     return progress
@@ -258,23 +249,12 @@ def unfinished(config, replicate, directory):
     for round in range(config.rounds + 1):
         if directory.ends_at(replicate, round - 1):
             return
-        for branch in ("ticket", *(config.controls if round else ())):
+        for branch in plans.branches(config, round):
             if not directory.row((replicate, branch, round)):
                 yield round, branch
-
-
-def first_step(config, round, branch):
-    """The step that a training starts from: a control starts over, a ticket rewinds."""
-    return config.rewind_step if round and branch == "ticket" else 0
 
 
 def reached(config, replicate, round, branch, directory):
     """The step that a training goes on from, or starts from if it has no checkpoint."""
     position = directory.position((replicate, branch, round))
-    return position["step"] if position else first_step(config, round, branch)
-
-
-def seed_for(config, purpose, replicate, round=0):
-    """An independent seed for each purpose, from `config.seed`."""
-    entropy = [config.seed, _SEED_PURPOSES.index(purpose), replicate, round]
-    return int(np.random.SeedSequence(entropy).generate_state(1)[0])
+    return position["step"] if position else plans.first_step(config, round, branch)

@@ -13,7 +13,7 @@ import warnings
 import numpy as np
 
 from prunetrain import config as config_lib
-from prunetrain import data, losses, metrics, models, optimizers
+from prunetrain import data, losses, metrics, models, optimizers, plans
 from prunetrain.config import ConfigError
 from prunetrain.data import augmentation
 from prunetrain.errors import InputError, told
@@ -177,10 +177,13 @@ class Lab:
         self.optimizer = self._make_optimizer()
         self._rates = self._rates_per_kernel()
         with _going_together(config):
+            self._check_last_rate()
             self._build_loops(dataset, compile, stream)
         self.rewind = snapshot.Snapshot(self.pruned, self.optimizer)
         self.best = snapshot.Snapshot(self.pruned)
         self.state = tf.train.Checkpoint(variables=self._variables())
+        # What is added to a training's step for the place in the order of the data.
+        self.data_offset = 0
         self.clock = time.monotonic
         # The first dispatches are short: how long a step takes is not known yet.
         self._steps_in_time = 1
@@ -239,12 +242,14 @@ class Lab:
         masks = [tf.ones_like(mask) for mask in self.pruned.masks]
         self.pruned.set_masks(masks, allow_regrowth=True)
 
-    def draw_weights(self, seed, fresh=False):
+    def draw_weights(self, seed, fresh=False, parts=None):
         """Initial weights (under the present masks) and a fresh optimizer.
 
         The weights of a model from a file are those of the file, unless they are to be
-        `fresh`.
+        `fresh`. `parts` are those of `snapshot.by_part`; None stands for all of them.
         """
+        from prunetrain.core import snapshot
+
         keras.utils.set_random_seed(seed)
         model, optimizer = self._make_model(fresh), self._make_optimizer()
         shapes, now = (
@@ -256,22 +261,29 @@ class Lab:
                 f"Received: variables of shapes {shapes}, then of {now}"
             )
         optimizer.build(model.trainable_variables)
-        for mine, fresh in (
-            (self.pruned.model.variables, model.variables),
-            (self.optimizer.variables, optimizer.variables),
-        ):
-            for variable, value in zip(mine, fresh, strict=True):
+        mine = snapshot.by_part(self.pruned.model, self.optimizer)
+        drawn = snapshot.by_part(model, optimizer)
+        for part in mine if parts is None else parts:
+            for variable, value in zip(mine[part], drawn[part], strict=True):
                 variable.assign(value)
         self.pruned.apply_masks()
         # Some optimizers' slots do not start at zero.
         self.pruned.mask_slots(self.optimizer)
 
-    def train_to_rewind_point(self):
-        """From fresh weights to the point that a finished round 0 has passed."""
-        step = 0
-        while step < self.config.rewind_step:
-            _, step = self.advance(0.0, step, self.config.rewind_step)
-        self.rewind.update()
+    def kernels(self):
+        """The kernels as arrays, as they are now."""
+        return [kernel.value.numpy() for kernel in self.pruned.kernels]
+
+    def set_kernels(self, values):
+        """Assigns arrays to the kernels, under the present masks."""
+        for kernel, value in zip(self.pruned.kernels, values, strict=True):
+            kernel.assign(value)
+        self.pruned.apply_masks()
+
+    def train(self, step, last_step):
+        """Trains from one step to another, without a word."""
+        while step < last_step:
+            _, step = self.advance(0.0, step, last_step)
 
     def advance(self, total_loss, step, limit):
         """Trains from `step` towards `limit`, in one dispatch of half a second at most.
@@ -283,10 +295,16 @@ class Lab:
         """
         num_steps = min(limit - step, self.config.steps_per_loop, self._steps_in_time)
         began = self.clock()
-        total_loss = self.loop.add_losses(total_loss, step, num_steps)
+        place = step + self.data_offset
+        total_loss = self.loop.add_losses(total_loss, place, num_steps)
         seconds = max(self.clock() - began, 1e-6)
         self._steps_in_time = max(1, int(num_steps / seconds * _DISPATCH_SECONDS))
         return total_loss, step + num_steps
+
+    def first_nonfinite(self, step, num_steps):
+        """Trains on, and tells what was not finite first; see the loop's."""
+        found = self.loop.first_nonfinite(step + self.data_offset, num_steps)
+        return found and (found[0] - self.data_offset, found[1])
 
     def is_finite(self):
         """Whether every weight of the model is a finite number."""
@@ -296,8 +314,12 @@ class Lab:
             if tf.as_dtype(variable.dtype).is_floating
         )
 
-    def next_masks(self, seed):
-        """The next round's masks, from the trained weights, or why there are none.
+    def next_masks(self, seed, round):
+        """The next round's masks, from the present weights, or why there are none.
+
+        Args:
+            seed: for criteria that draw random numbers.
+            round: the round that the masks follow.
 
         Returns:
             `(masks, None)`, or `(None, reason)`.
@@ -306,10 +328,13 @@ class Lab:
 
         config = self.config
         remaining = sum(layer.kept for layer in self.pruned.layer_sparsity())
+        name, fraction = "rate", config.prune_rate
+        if config.sparsities:
+            name, fraction = "sparsity", config.sparsities[round]
         try:
             masks = prune.new_masks(
                 self.pruned,
-                rate=config.prune_rate,
+                **{name: fraction},
                 criterion=config.criterion,
                 allocation=config.allocation,
                 pattern=config.pattern,
@@ -319,8 +344,8 @@ class Lab:
         except prune.NoWeightLeftError as error:
             return None, str(error)
         if remaining == sum(int(tf.math.count_nonzero(mask)) for mask in masks):
-            rate = f"a rate of {config.prune_rate:g}"
-            return None, f"{rate} prunes none of the {remaining} weights"
+            asked = f"a {name} of {fraction:g}"
+            return None, f"{asked} prunes none of the {remaining} weights"
         return masks, None
 
     def evaluate(self, split, step):
@@ -336,11 +361,17 @@ class Lab:
             by_class = list(map(metrics.accuracy, correct, sizes))
         return dataclasses.replace(found, accuracy=accuracy, class_accuracy=by_class)
 
-    def test_at(self, best, last):
-        """Test `Evaluation`s at the best and the last step; leaves the best weights."""
-        at_last = self.evaluate("test", last.step)
-        self.best.restore()
-        return self.evaluate("test", best.step), at_last
+    def evaluate_under(self, masks, step):
+        """`Evaluation` on "validation" with other masks, and the weights they keep.
+
+        The present masks come back; the weights that the others prune are lost.
+        """
+        present = [tf.identity(mask) for mask in self.pruned.masks]
+        self.pruned.set_masks(masks, allow_regrowth=True)
+        kept = sum(layer.kept for layer in self.pruned.layer_sparsity())
+        found = self.evaluate("validation", step)
+        self.pruned.set_masks(present, allow_regrowth=True)
+        return found, kept
 
     def _make_model(self, fresh=False):
         arguments = self.config.arguments("model_args")
@@ -362,16 +393,34 @@ class Lab:
             ) from error
 
     def _make_optimizer(self):
-        config = self.config
-        with _arguments(config, "learning_rate_schedule_args") as arguments:
-            schedule = optimizers.SCHEDULES[config.learning_rate_schedule]
-            rate = schedule(config.learning_rate, config.train_steps, **arguments)
-        rate = optimizers.with_warmup(rate, config.warmup_steps)
+        config, rate = self.config, self._make_rate()
         with _arguments(config, "optimizer_args") as arguments:
             optimizer = optimizers.make_optimizer(config.optimizer, rate, **arguments)
         if config.precision == "mixed_float16":
             return keras.optimizers.LossScaleOptimizer(optimizer)
         return optimizer
+
+    def _make_rate(self):
+        """The learning rate: a number, or a function of the optimizer's steps."""
+        config = self.config
+        with _arguments(config, "learning_rate_schedule_args") as arguments:
+            schedule = optimizers.SCHEDULES[config.learning_rate_schedule]
+            rate = schedule(config.learning_rate, config.train_steps, **arguments)
+        return optimizers.with_warmup(rate, config.warmup_steps)
+
+    def _check_last_rate(self):
+        """Raises ConfigError if rounds are to go on at a learning rate of 0."""
+        config, rate = self.config, self._make_rate()
+        goes_on = plans.sources(config)["schedule"] == "end" and callable(rate)
+        if goes_on and not float(rate(config.train_steps)) > 0:
+            name = config.learning_rate_schedule
+            raise ConfigError(
+                "rewind",
+                ",".join(config.rewind),
+                "goes on at the last rate, which must be above 0. With "
+                f"learning_rate_schedule={name} it is 0: take another, or end it above "
+                "(alpha for cosine, end_learning_rate for linear)",
+            )
 
     def _make_loss(self, dataset):
         """The loss, and what counts right answers."""
@@ -405,7 +454,7 @@ class Lab:
                     ",".join(config.layer_rates),
                     f"does not fit: {error}",
                 ) from error
-        if config.allocation != "layerwise":
+        if config.allocation != "layerwise" or config.sparsities:
             return None
         # Frankle & Carbin 2019, figure 2: the output layer at half the rate. It may be
         # excluded from pruning.

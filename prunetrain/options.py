@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import math
 import numbers
+import typing
 
 from prunetrain.errors import InputError
 from prunetrain.flagfiles import can_hold
@@ -47,11 +48,13 @@ def option(
     importable=False,
     suffix=None,
     prefix=None,
+    checked=True,
 ):
     """A field; one that is not `binding` may change while a run goes on.
 
     `choices` that are `importable` may also be package.module:function; with a `suffix`
-    also a file whose name ends so; with a `prefix` what begins so.
+    also a file whose name ends so; with a `prefix` what begins so. Unless they are
+    `checked` here, they are only named by --help.
     """
     metadata = {
         "group": group,
@@ -65,6 +68,7 @@ def option(
         "importable": importable,
         "suffix": suffix,
         "prefix": prefix,
+        "checked": checked,
     }
     return dataclasses.field(default=default, metadata=metadata)
 
@@ -72,7 +76,7 @@ def option(
 def converted(field, value):
     """`value` as the field's type, or ConfigError."""
     if field.type in (int, float):
-        return _number(field, value)
+        return _number(field, value, field.type, "must be")
     if field.type is str:
         if not isinstance(value, str):
             raise ConfigError(field.name, value, "must be text")
@@ -82,6 +86,9 @@ def converted(field, value):
     if isinstance(value, str):
         value = [part for part in value.split(",") if part]
     is_list = isinstance(value, (list, tuple))
+    kind = typing.get_args(field.type)[0]
+    if kind is not str:
+        return _each_once(field, _numbers(field, value if is_list else [value], kind))
     is_text = is_list and all(isinstance(item, str) for item in value)
     # As a flag, an item with a comma would be two, an empty one none.
     if not is_text or any("," in item or not item for item in value):
@@ -90,20 +97,36 @@ def converted(field, value):
     for item in values:
         _check_held(field, item)
         _check_choice(field, item)
+    return _each_once(field, values)
+
+
+def _each_once(field, values):
     if len(set(values)) < len(values):
-        raise ConfigError(field.name, ",".join(values), "must name each only once")
+        received = ",".join(map(str, values))
+        raise ConfigError(field.name, received, "must name each only once")
     return values
 
 
-def _number(field, value):
+def _numbers(field, values, kind):
+    """A tuple of numbers, some of which may come as text."""
+    numbers = []
+    for value in values:
+        if isinstance(value, str):
+            with contextlib.suppress(ValueError):
+                value = kind(value)
+        numbers.append(_number(field, value, kind, "must be a list, each of it"))
+    return tuple(numbers)
+
+
+def _number(field, value, kind, must):
     if isinstance(value, numbers.Real) and not isinstance(value, bool):
         # No integer is nan or infinite, no float as large as some integers.
         with contextlib.suppress(ValueError, OverflowError):
-            number = field.type(value)
-            exact = field.type is float or number == value
+            number = kind(value)
+            exact = kind is float or number == value
             if exact and _in_range(number, **_bounds(field)):
                 return number
-    raise ConfigError(field.name, value, _range(field))
+    raise ConfigError(field.name, value, f"{must} {_range(field, kind)}")
 
 
 def _bounds(field):
@@ -119,16 +142,16 @@ def _in_range(value, low, above, below):
     )
 
 
-def _range(field):
+def _range(field, kind):
     """The rule in words, with an example where the unit is easily mistaken."""
     low, above, below = _bounds(field).values()
     unit = f" ({field.metadata['unit']})" if field.metadata["unit"] else ""
-    if field.type is float and below == 1:
-        return f"must be from {low} to below 1{unit}, for example 0.2 for 20 %"
+    if kind is float and below == 1:
+        return f"from {low} to below 1{unit}, for example 0.2 for 20 %"
     if above is not None:
-        return f"must be a finite number above {above}{unit}"
+        return f"a finite number above {above}{unit}"
     to = "" if below is None else f" to {below - 1}"
-    return f"must be a whole number from {low}{to}{unit}"
+    return f"a whole number from {low}{to}{unit}"
 
 
 def _check_held(field, value):
@@ -146,7 +169,9 @@ def _check_choice(field, value):
     choices, importable, suffix, prefix = (
         field.metadata[name] for name in ("choices", "importable", "suffix", "prefix")
     )
-    if choices is None or value in choices or (importable and is_import_path(value)):
+    if choices is None or not field.metadata["checked"]:
+        return
+    if value in choices or (importable and is_import_path(value)):
         return
     if suffix and value.endswith(suffix) and value != suffix:
         return

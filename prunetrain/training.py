@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import math
 
+from prunetrain import plans
 from prunetrain.errors import RunError
 from prunetrain.lab import Evaluation
 from prunetrain.runs import results, signals
@@ -13,7 +14,7 @@ class DivergedError(RunError):
     """A number is not finite any more: what and at which step, as far as was seen."""
 
 
-def train(lab, progress, log, saves, round):
+def train(lab, progress, log, saves, round, branch="ticket"):
     """Trains to the last step, keeping the weights of the lowest validation loss.
 
     Args:
@@ -21,7 +22,8 @@ def train(lab, progress, log, saves, round):
         progress: `Progress`, which goes on with the training.
         log: `Log` told of every evaluation.
         saves: `Saves`, which writes the checkpoints.
-        round: which round it belongs to; that of 0 passes the point to rewind to.
+        round, branch: which training it is; that of round 0 passes the point to
+            rewind to.
 
     Returns:
         The best and the last `Evaluation`.
@@ -31,7 +33,7 @@ def train(lab, progress, log, saves, round):
         signals.Stopped: a signal came, and what it would have cut off is saved.
     """
     config, then = lab.config, lab.clock()
-    last_step = config.last_step(round)
+    last_step = plans.last_step(config, round, branch)
     log.begin(progress.step, last_step)
     with signals.deferred() as stop, _obeyed_if_diverged(stop):
         while True:
@@ -203,6 +205,7 @@ class Log:
         self._total = sum(layer.total for layer in layers)
 
     def begin(self, step, last_step):
+        self._last_step = last_step
         self._display.begin(**self._where, kept=self._remaining / self._total)
         self._display.advance(self._where["replicate"], step, 0, last_step)
 
@@ -211,14 +214,20 @@ class Log:
 
     def evaluated(self, evaluation, train_loss):
         """Logs an evaluation on the validation examples."""
-        line = self._write("validation", evaluation, train_loss=train_loss)
+        phase = "start" if train_loss is None else "training"
+        phase = "end" if evaluation.step == self._last_step else phase
+        line = self._write("validation", phase, evaluation, train_loss=train_loss)
         self._progress.metrics.append(line)
         self._display.evaluated(self._where["replicate"], evaluation, train_loss)
 
+    def pruned(self, evaluation, kept):
+        """Logs how the weights do under the next round's masks, which keep so many."""
+        self._write("validation", "pruned", evaluation, weights_remaining=kept)
+
     def finish(self, best, last, test_at_best, test_at_last):
         """Writes the row of the finished training."""
-        self._write("test", test_at_best)
-        self._write("test", test_at_last)
+        self._write("test", "best", test_at_best)
+        self._write("test", "end", test_at_last)
         row = results.Row(
             **self._where,
             weights_remaining=self._remaining,
@@ -238,11 +247,12 @@ class Log:
         self._directory.add_row(row)
         self._display.finish(row)
 
-    def _write(self, split, evaluation, **more):
+    def _write(self, split, phase, evaluation, **more):
         line = {
             **self._where,
             "weights_remaining": self._remaining,
             "split": split,
+            "phase": phase,
             **evaluation.as_dict(),
             **more,
         }

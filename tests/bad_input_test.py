@@ -156,12 +156,40 @@ VALUES = {
     "prune_include": NO_PATTERNS,
     "prune_exclude": NO_PATTERNS,
     "rewind_step": NO_INTEGERS,
-    "controls": {"reinnit": "mean 'reinit'", "reinit,reinit": "only once", **NO_LINES},
+    "sparsities": {
+        **dict.fromkeys(
+            ["20", "1", "1.0", "-0.1", "nan", "inf", "20%", "half"],
+            "from 0 to below 1 (fraction of all prunable weights), for example 0.2",
+        ),
+        **{"0.5,0.5": "only once", "0.8,0.5": "must rise"},
+    },
+    "prune_at": {"ende": "mean 'end'", "": "must be one of end, init"},
+    "rewind": {
+        **{"lotery": "mean 'lottery'", "": "must begin with one of late", **NO_LINES},
+        **dict.fromkeys(
+            ["late,weights", "late,weights=now", "late,slots=end,slots=init"],
+            "must be PRESET,part=source,… with each part once",
+        ),
+    },
+    "control_rounds": {
+        **{x: "a list, each of it a whole number" for x in NO_INTEGERS if x},
+        **{"0": "from 1 (round)", "1,1": "only once", "16": "from 1 to rounds=15"},
+        "1,000": "from 1 (round)",
+    },
+    "controls": {
+        **{"reinnit": "mean 'reinit'", "reinit,reinit": "only once", **NO_LINES},
+        **{"reinit:0": "with 1 to 1000 draws", "reinit:x": "with 1 to 1000 draws"},
+        "supermask:2": "the same at each draw",
+    },
 }
 PAIRS = {
     "rewind_step": ["--rewind_step=60", "--train_steps=60"],
     "layer_rates": ["--layer_rates=output=0.1", "--allocation=global"],
     "precision": ["--precision=bfloat16", "--model=net.keras"],
+    "rounds": ["--rounds=3", "--sparsities=0.5,0.8"],
+    "prune_rate": ["--prune_rate=0.3", "--sparsities=0.5,0.8"],
+    "rewind": ["--rewind=finetune", "--prune_at=init"],
+    "control_rounds": ["--control_rounds=4", "--rounds=3"],
 }
 
 

@@ -24,7 +24,8 @@ INTEGERS, FLOATS, TEXTS = names(int), names(float), names(str)
 CHOICES = [name for name in TEXTS if FIELDS[name].metadata["choices"]]
 ARGUMENTS = [name for name in TEXTS if name.endswith("_args")]
 IMPORTABLE = [name for name in CHOICES if FIELDS[name].metadata["importable"]]
-LISTS = [name for name in FIELDS if name not in {*INTEGERS, *FLOATS, *TEXTS}]
+LISTS = names(tuple[str, ...])
+NUMBERS = names(tuple[int, ...], tuple[float, ...])
 
 
 def refused(field, value, *fragments, **others):
@@ -41,8 +42,11 @@ def refused(field, value, *fragments, **others):
 
 def test_every_field_belongs_to_a_kind_that_is_tested_below():
     assert [
-        *("augment", "layer_rates", "prune_include", "prune_exclude", "controls")
+        *("augment", "layer_rates", "prune_include", "prune_exclude", "rewind"),
+        "controls",
     ] == LISTS
+    assert NUMBERS == ["sparsities", "control_rounds"]
+    assert len(FIELDS) == len(INTEGERS + FLOATS + TEXTS + LISTS + NUMBERS)
     assert FLOATS == ["learning_rate", "prune_rate"]
     others = {"workdir", "data_dir", "checkpoint_every"}
     assert set(TEXTS) - set(CHOICES) - set(ARGUMENTS) == others
@@ -124,6 +128,12 @@ def test_lists_must_hold_text(field, value):
     refused(field, value, "must be text, separated by commas")
 
 
+@pytest.mark.parametrize("value", [None, True, math.nan, [None], "x", [[0.5]], -1])
+@pytest.mark.parametrize("field", NUMBERS)
+def test_lists_of_numbers_must_hold_numbers(field, value):
+    refused(field, value, "must be a list, each of it", "from")
+
+
 def test_a_misspelt_control_is_answered_with_the_nearest():
     refused("controls", "reinnit", "must be one of reinit", "mean 'reinit'")
 
@@ -134,6 +144,10 @@ def test_a_misspelt_control_is_answered_with_the_nearest():
         ("controls", "reinit,reinit"),
         ("layer_rates", "output=0.1,output=0.1"),
         ("layer_rates", "output=0.1,output=0.3"),
+        ("controls", "reinit,reinit:2"),
+        ("sparsities", "0.5,0.50"),
+        ("control_rounds", "1,1"),
+        ("rewind", "late,late"),
     ],
 )
 def test_a_thing_named_twice_is_refused(field, value):
@@ -178,10 +192,7 @@ def test_a_model_from_a_file_is_a_name_with_its_suffix():
     refused("model", ".keras", "or a file *.keras")
 
 
-def test_a_model_from_a_file_is_not_trained_in_round_0_and_cannot_be_rewound_later():
-    config = Config(model="a.keras", train_steps=20)
-    assert [config.last_step(round) for round in range(3)] == [0, 20, 20]
-    assert Config(train_steps=20).last_step(0) == 20
+def test_a_model_from_a_file_cannot_be_rewound_to_a_later_step():
     refused("rewind_step", 3, "must be 0 for --model=a.keras", model="a.keras")
 
 
@@ -202,6 +213,76 @@ def test_layer_rates_need_an_allocation_by_layers():
     refused("layer_rates", "output=0.1", "allocation=layerwise", allocation="global")
 
 
+@pytest.mark.parametrize(
+    ("value", "fragments"),
+    [
+        ("", ["must begin with one of late, lottery"]),
+        ("lotery", ["must begin with one of", "mean 'lottery'"]),
+        ("weights=end", ["must begin with"]),
+        ("late,weights=now", ["PRESET,part=source", "init, rewind, end, fresh"]),
+        ("late,bias=end", ["PRESET,part=source", "weights, slots, schedule, state"]),
+        ("late,slots", ["PRESET,part=source"]),
+        ("late,slots=init,slots=end", ["each part once"]),
+    ],
+)
+def test_a_rewind_is_a_preset_and_parts_with_sources(value, fragments):
+    refused("rewind", value, *fragments)
+
+
+@pytest.mark.parametrize(
+    "value", ["lottery", "reinit", "finetune,schedule=init", "late,schedule=fresh"]
+)
+def test_a_rewind_step_that_nothing_comes_from_is_refused(value):
+    if value.startswith("late"):
+        assert Config(rewind=value, rewind_step=5)
+    else:
+        refused("rewind_step", 5, "must be 0", f"rewind={value}", rewind=value)
+
+
+def test_what_would_come_before_a_training_goes_not_with_pruning_at_initialisation():
+    refused("rewind_step", 5, "must be 0 with prune_at=init", prune_at="init")
+    for value in ("finetune", "lr_rewind", "lottery,slots=end"):
+        refused("rewind", value, "with prune_at=init", "lottery", prune_at="init")
+    for value in ("late", "lottery", "reinit", "lottery,data=fresh"):
+        assert Config(rewind=value, prune_at="init")
+
+
+@pytest.mark.parametrize(
+    ("value", "fragments"),
+    [
+        ("reinit:0", ["reinit:3, with 1 to 1000 draws"]),
+        ("reinit:", ["reinit:3, with 1 to 1000 draws"]),
+        ("shuffle:many", ["shuffle:3"]),
+        ("reinit:1001", ["1 to 1000"]),
+        ("reinit:2,randm", ["must be one of reinit, random", "mean 'random'"]),
+        ("supermask:2", ["supermask alone", "the same at each draw"]),
+        ("inverted:1", ["inverted alone"]),
+    ],
+)
+def test_controls_are_names_with_a_number_of_draws(value, fragments):
+    refused("controls", value, *fragments)
+
+
+def test_rounds_with_controls_are_rounds_from_1():
+    refused("control_rounds", "1,4", "rounds from 1 to rounds=3", rounds=3)
+    refused("control_rounds", 0, "from 1 (round)")
+
+
+def test_sparsities_rise_and_say_how_many_rounds_there_are():
+    assert Config(sparsities=(0.5, 0.8, 0.95)).rounds == 3
+    assert Config(sparsities="0.9").sparsities == (0.9,)
+    assert Config(sparsities=0.9, rounds=1).rounds == 1
+    refused("sparsities", "0.8,0.5", "must rise")
+    refused("sparsities", (0.5, 1.0), "from 0 to below 1", "for example 0.2 for 20 %")
+    refused("rounds", 2, "the number of sparsities=0.5: 1", sparsities="0.5")
+
+
+@pytest.mark.parametrize("other", [{"prune_rate": 0.3}, {"layer_rates": "a=0.1"}])
+def test_rates_do_not_go_with_sparsities(other):
+    ((name, value),) = other.items()
+    refused(name, value, "left out with sparsities=0.5", sparsities="0.5")
+
+
 # Good values
 
 
@@ -219,6 +300,12 @@ def test_layer_rates_need_an_allocation_by_layers():
         ("controls", ["reinit"], ("reinit",)),
         ("layer_rates", "a=0.1,b=0.2", ("a=0.1", "b=0.2")),
         ("layer_rates", "a=0.1,", ("a=0.1",)),
+        ("controls", "reinit:3,shuffle", ("reinit:3", "shuffle")),
+        ("sparsities", "0.5,0.8", (0.5, 0.8)),
+        ("sparsities", [0, np.float32(0.5)], (0.0, 0.5)),
+        ("control_rounds", "1,3", (1, 3)),
+        ("control_rounds", 2.0, (2,)),
+        ("rewind", "lr_rewind,slots=init", ("lr_rewind", "slots=init")),
     ],
 )
 def test_good_values_are_converted_to_the_type_of_the_field(field, value, expected):
@@ -262,6 +349,7 @@ def test_a_config_is_frozen():
         {},
         {"controls": "reinit", "layer_rates": "a=0.1,b=0.2", "learning_rate": 1},
         {"allocation": "global", "rewind_step": 500, "compile": "graph"},
+        {"sparsities": "0.5,0.8", "control_rounds": (1,), "rewind": "finetune"},
     ],
 )
 def test_as_dict_gives_the_same_config_again(settings):
@@ -288,10 +376,10 @@ def test_a_refusal_survives_the_way_from_a_worker_process():
     assert (str(again), vars(again)) == (str(error), vars(error))
 
 
-def test_what_changes_nothing_about_the_results_is_free():
+def test_what_changes_nothing_about_a_training_is_free():
     assert config.free_settings() == {
         *("workdir", "parallel_replicates", "steps_per_loop", "checkpoint_every"),
-        "stream",
+        *("stream", "rounds", "controls", "control_rounds"),
     }
 
 

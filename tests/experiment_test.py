@@ -17,7 +17,7 @@ import tensorflow as tf
 
 import prunetrain as pt
 from prunetrain import config as config_lib
-from prunetrain import errors, experiment, models, training
+from prunetrain import errors, experiment, models, plans, starts, training
 from prunetrain import lab as lab_lib
 from prunetrain.runs import progress, results, signals, workdir
 from tests import tiny, toys
@@ -44,7 +44,7 @@ def settings(**changes):
 
 
 class Labs:
-    """Lends one compiled `Lab` to all runs that differ in the rewind step at most.
+    """Lends one compiled `Lab` to all runs that need no other.
 
     Compiling takes seconds. It is wiped each time, and thus knows less than a new one:
     what a run needs of an earlier one has to come from the folder.
@@ -54,8 +54,10 @@ class Labs:
         self.make, self._labs = lab_lib.Lab, {}
 
     def __call__(self, config, compile, dataset=None):
-        free = {"steps_per_loop": 1, "checkpoint_every": "60s"}
-        key = dataclasses.replace(config, rewind_step=0, compile=compile, **free)
+        free = {"steps_per_loop": 1, "checkpoint_every": "60s", "rewind_step": 0}
+        free |= {"controls": (), "control_rounds": (), "rewind": "late"}
+        free |= {"rounds": len(config.sparsities) or 1, "prune_at": "end"}
+        key = dataclasses.replace(config, compile=compile, **free)
         if key not in self._labs:
             self._labs[key] = self.make(config, compile, dataset)
         lab = self.last = self._labs[key]
@@ -142,7 +144,7 @@ def perform(config, path, labs=None):
     recorder = Recorder(labs)
     recorder.config = config
     recorder.results = experiment.run(config, path, recorder)
-    recorder.directory = workdir.WorkDirectory(path, config.as_dict())
+    recorder.directory = experiment.open_directory(config, path)
     return recorder
 
 
@@ -311,6 +313,7 @@ def test_the_best_step_is_that_of_the_lowest_validation_loss(whole):
             for line in logged
             if (line["replicate"], line["branch"], line["round"]) == row.key
             and line["split"] == "validation"
+            and line["phase"] != "pruned"
         ]
         losses = [line["loss"] for line in mine]
         best = mine[int(np.argmin(losses))]
@@ -364,15 +367,27 @@ def test_every_evaluation_is_a_line_labelled_with_phase_and_split(whole):
         # training won back.
         start = whole.config.rewind_step if row.round and row.branch == "ticket" else 0
         assert (steps[0], steps[-1]) == (start, 12)
-        expected += [(*where, "validation", step) for step in steps]
-        expected += [(*where, "test", step) for step in (row.best_step, 12)]
-    names = ("replicate", "branch", "round", "weights_remaining", "split", "step")
+        phases = ["start", *["training"] * (len(steps) - 2), "end"]
+        expected += [
+            (*where, "validation", phase, step)
+            for phase, step in zip(phases, steps, strict=True)
+        ]
+        if row.branch == "ticket":
+            left = sum(
+                mask.sum()
+                for mask in whole.directory.load_masks(row.replicate, row.round + 1)
+            )
+            expected += [(*row.key, left, "validation", "pruned", 12)]
+        expected += [(*where, "test", "best", row.best_step)]
+        expected += [(*where, "test", "end", 12)]
+    names = ("replicate", "branch", "round", "weights_remaining", "split", "phase")
+    names += ("step",)
     logged = lines(whole.directory.path)
     assert [tuple(line[name] for name in names) for line in logged] == expected
 
 
 def test_training_losses_are_means_over_the_steps_since_the_last_evaluation(whole):
-    logged = [x for x in lines(whole.directory.path) if x["split"] == "validation"]
+    logged = [x for x in lines(whole.directory.path) if "train_loss" in x]
     for first, second in itertools.pairwise(logged):
         same = all(first[x] == second[x] for x in ("replicate", "branch", "round"))
         assert (second["train_loss"] is None) == (not same)
@@ -687,7 +702,7 @@ def test_a_dispatch_is_as_long_as_the_measured_speed_allows(labs):
 
     lab = object.__new__(labs.make)
     lab.config, lab.loop, lab.clock = settings(steps_per_loop=1000), Loop(), lambda: now
-    lab._steps_in_time = 1
+    lab._steps_in_time, lab.data_offset = 1, 0
     step = 0
     while step < 250:
         _, step = lab.advance(0.0, step, 250)
@@ -1196,12 +1211,13 @@ def test_dispatches_end_where_something_is_to_be_done(changes, stops):
     [(0, "ticket", 0), (1, "ticket", 7), (9, "ticket", 7), (1, "reinit", 0)],
 )
 def test_only_rewound_tickets_start_at_the_rewind_step(round, branch, step):
-    assert experiment.first_step(settings(rewind_step=7), round, branch) == step
+    config = settings(rewind_step=7, controls="reinit")
+    assert plans.first_step(config, round, branch) == step
 
 
 def test_seeds_differ_by_purpose_replicate_round_and_the_seed_of_the_run():
     seeds = [
-        experiment.seed_for(settings(seed=seed), purpose, replicate, round)
+        starts.seed_for(settings(seed=seed), purpose, replicate, round)
         for seed in (0, 1, 2**32 - 1)
         for purpose in ("weights", "data_order", "reinit")
         for replicate in range(4)
@@ -1214,11 +1230,11 @@ def test_seeds_differ_by_purpose_replicate_round_and_the_seed_of_the_run():
 
 def test_seeds_stay_what_they_are():
     # Runs published with one version can be repeated with the next.
-    assert experiment.seed_for(settings(), "weights", 0) == experiment.seed_for(
+    assert starts.seed_for(settings(), "weights", 0) == starts.seed_for(
         settings(), "weights", 0, round=0
     )
     expected = np.random.SeedSequence([3, 1, 2, 0]).generate_state(1)[0]
-    assert experiment.seed_for(settings(seed=3), "data_order", 2) == expected
+    assert starts.seed_for(settings(seed=3), "data_order", 2) == expected
 
 
 def plan(directory, **changes):

@@ -4,13 +4,16 @@ import tensorflow as tf
 
 from prunetrain.core import pruned_model, tracing
 
+# Attributes of an optimizer. `iterations` may be computed from the first.
+_SCHEDULE = ("_iterations", "_learning_rate")
+
 
 class Snapshot(tf.Module):
     """Everything that a run continues from, as it was at one step.
 
-    Copied on the device: weights, masks, the optimizer's variables (slots, step
-    counter, learning rate) and the rest of the model's state (batch-norm statistics,
-    the seeds of dropout). Later training and pruning do not touch the copies.
+    Copied on the device: weights, masks, the optimizer's variables (slots; step counter
+    and learning rate) and the rest of the model's state (batch-norm statistics, the
+    seeds of dropout). Later training and pruning do not touch the copies.
 
     Args:
         pruned: `PrunedModel`.
@@ -25,7 +28,7 @@ class Snapshot(tf.Module):
             pruned.attach_optimizer(optimizer)
         self._pruned = pruned
         # Settled now: which variables are trainable may change later.
-        live = _live_variables(pruned, optimizer)
+        live = {**by_part(pruned.model, optimizer), "masks": list(pruned.masks)}
         self._copies = {
             part: [tf.Variable(v, trainable=False) for v in variables]
             for part, variables in live.items()
@@ -49,19 +52,24 @@ class Snapshot(tf.Module):
         """Takes the snapshot anew from the present state."""
         self._copy_in()
 
-    def restore(self, weights=True, optimizer=True, masks=False, state=True):
+    def restore(
+        self, weights=True, optimizer=True, masks=False, state=True, schedule=None
+    ):
         """Puts parts of the state back. What the masks prune stays exactly zero.
 
         Args:
             weights: the trainable variables.
-            optimizer: slots, step counter (which the learning-rate schedule follows)
-                and learning rate; nothing if the snapshot has no optimizer.
+            optimizer: the optimizer's variables; nothing if the snapshot has none.
             masks: the masks too; otherwise the present masks are kept and apply.
             state: the model's other variables: batch-norm statistics and seeds.
+            schedule: of the optimizer, the step counter (which the learning-rate
+                schedule follows) and the learning rate; None: as `optimizer`, which
+                otherwise stands for the slots alone.
         """
         wanted = {
             "weights": weights,
-            "optimizer": optimizer,
+            "slots": optimizer,
+            "schedule": optimizer if schedule is None else schedule,
             "masks": masks,
             "state": state,
         }
@@ -70,16 +78,21 @@ class Snapshot(tf.Module):
         self._pruned.mask_slots()
 
 
-def _live_variables(pruned, optimizer):
-    """The `tf.Variable`s that a snapshot copies, by part."""
-    model = pruned.model
+def by_part(model, optimizer=None):
+    """The `tf.Variable`s of a model and its optimizer: dict from part to list.
+
+    Parts: "weights" (trainable), "state" (the model's others), "schedule" (step counter
+    and learning rate), "slots" (the optimizer's others, such as moments and averages).
+    """
     trainable = {id(v) for v in model.trainable_variables}
+    optimizers = () if optimizer is None else (optimizer, pruned_model.inner(optimizer))
+    # A learning rate that follows a schedule is no variable.
+    schedule = {id(getattr(x, name)) for x in optimizers for name in _SCHEDULE}
+    variables = [] if optimizer is None else optimizer.variables
     return {
         "weights": [v.value for v in model.trainable_variables],
         # model.variables, not model.weights: only the former has dropout's seeds.
         "state": [v.value for v in model.variables if id(v) not in trainable],
-        "optimizer": []
-        if optimizer is None
-        else [v.value for v in optimizer.variables],
-        "masks": list(pruned.masks),
+        "schedule": [v.value for v in variables if id(v) in schedule],
+        "slots": [v.value for v in variables if id(v) not in schedule],
     }

@@ -42,6 +42,13 @@ class Row:
         return self.replicate, self.branch, self.round
 
 
+def order(key):
+    """What trainings are sorted by: replicate, round, the ticket first, name, draw."""
+    replicate, branch, round = key
+    name, draw = re.fullmatch(r"(.+?)(?:_(\d+))?", branch).groups()
+    return replicate, round, branch != "ticket", name, int(draw or 1)
+
+
 def joined(numbers):
     """Numbers as a text, with a space in between and - for None."""
     return " ".join("-" if x is None else repr(x) for x in numbers or ())

@@ -54,6 +54,8 @@ class WorkDirectory:
         settings: dict of the run's settings.
         free: names of settings that may differ from those that the run began with.
         defaults: settings that a run has which began before there were such.
+        keep_ends: keep the last checkpoints of a ticket for the next round, which
+            starts from there, until the round after that has its ticket.
 
     Raises:
         InputError: the folder holds a run of other settings, is in use by another
@@ -64,7 +66,8 @@ class WorkDirectory:
         UserWarning: names each damaged checkpoint, and what is gone on from instead.
     """
 
-    def __init__(self, path, settings, free=(), defaults=()):
+    def __init__(self, path, settings, free=(), defaults=(), keep_ends=False):
+        self._keep_ends = keep_ends
         # A shell leaves the ~ of --workdir=~/x as it is.
         self.path = pathlib.Path(path or "runs")
         try:
@@ -157,18 +160,28 @@ class WorkDirectory:
 
     @property
     def rows(self):
-        """Finished rows by replicate, then in the order in which they were written."""
-        return sorted(self._rows.values(), key=lambda row: row.replicate)
+        """Finished rows, in the order of `results.order`."""
+        return sorted(self._rows.values(), key=lambda row: results.order(row.key))
 
     def add_row(self, row):
-        """Adds a finished training to results.csv; it needs no checkpoint any more."""
+        """Adds a finished training to results.csv, and removes spent checkpoints."""
         self._rows[row.key] = row
         if lines := self._lines.pop(row.key, None):
             with told(self.path / files.SUMS):
                 files.record(self.path, _lines_of(row.key), files.digest(lines))
         self._write("results.csv", results.as_csv(self.rows))
-        with told(self._resume(*row.key)) as folder:
-            checkpoints.remove(folder)
+        with told(self.path / "checkpoints"):
+            for key, folder in self._resumes().items():
+                if self._is_spent(key):
+                    checkpoints.remove(folder)
+
+    def _is_spent(self, key):
+        """Whether nothing goes on from a training's checkpoints any more."""
+        replicate, branch, round = key
+        # Controls of the next round may start from there too.
+        after = replicate, "ticket", round + 2
+        kept = self._keep_ends and branch == "ticket" and after not in self._rows
+        return key in self._rows and not kept
 
     def add_metrics(self, **values):
         """Adds a line to metrics.jsonl; what is not finite becomes null, as in JSON."""
@@ -178,7 +191,7 @@ class WorkDirectory:
         self._lines.setdefault(_key(values, file), []).append(line)
 
     def tidy_metrics(self):
-        """Puts the evaluations in order, by replicate, without those to be repeated.
+        """Puts the evaluations in order, without those to be repeated.
 
         Of a training that was cut off, those up to its checkpoint remain. They are
         taken from there: the last lines here may have been lost.
@@ -199,8 +212,9 @@ class WorkDirectory:
             for key, folder in self._resumes().items()
             if key not in self._rows
         }
-        ordered = sorted({**kept, **self._lines}.items(), key=lambda pair: pair[0][0])
-        content = b"".join(line for _, lines in ordered for line in lines)
+        lines = {**kept, **self._lines}
+        ordered = [lines[key] for key in sorted(lines, key=results.order)]
+        content = b"".join(itertools.chain.from_iterable(ordered))
         if content != found:
             with told(file):
                 files.replace(file, content)
@@ -226,12 +240,17 @@ class WorkDirectory:
 
     def ends_at(self, replicate, round):
         """Whether `round` was recorded as the last one."""
+        end = self.end(replicate)
+        return end is not None and end[0] == round
+
+    def end(self, replicate):
+        """What `end_at` has recorded, `(round, why)`, or None."""
         name = _end(replicate)
         if not (self.path / name).exists():
-            return False
-        content = files.read(self.path, name)
+            return None
+        round, _, why = files.read(self.path, name).partition(b"\n")
         try:
-            return int(content.partition(b"\n")[0]) == round
+            return int(round), why.decode().strip()
         except ValueError as error:
             raise files.damaged(self.path / name, error) from error
 
@@ -284,7 +303,7 @@ class WorkDirectory:
         """Makes each checkpoint that is found later one to go on from."""
         for key, folder in self._resumes().items():
             # Rows may be lost: what came after them is to be repeated with them.
-            if key in self._rows or not self._rows.keys() >= _before(*key):
+            if self._is_spent(key) or not self._rows.keys() >= _before(*key):
                 checkpoints.remove(folder)
             else:
                 checkpoints.tidy(folder)
@@ -312,7 +331,7 @@ class WorkDirectory:
 def as_flags(settings):
     """Settings as the lines of a flagfile."""
     lines = (
-        f"--{name}={','.join(value) if isinstance(value, list) else value}\n"
+        f"--{name}={','.join(map(str, value)) if isinstance(value, list) else value}\n"
         for name, value in settings.items()
     )
     return "".join(lines)

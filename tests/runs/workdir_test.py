@@ -186,7 +186,7 @@ def test_results_begin_with_the_columns_of_the_contract(directory):
     assert line.startswith("0,ticket,0,100,0.0,40,0.5,0.75,0.25,0.5,1.5,")
 
 
-def test_rows_come_back_to_the_bit_in_the_order_they_were_added(directory):
+def test_rows_come_back_to_the_bit_the_ticket_before_its_controls(directory):
     rows = [
         tiny.row(val_loss=0.1 + 0.2, sparsity=1 / 3),
         tiny.row(branch="reinit", round=1, test_loss=1e-300),
@@ -194,8 +194,8 @@ def test_rows_come_back_to_the_bit_in_the_order_they_were_added(directory):
     ]
     for row in rows:
         directory.add_row(row)
-    assert directory.rows == rows
-    assert results.read_rows(directory.path) == rows
+    assert directory.rows == [rows[0], rows[2], rows[1]]
+    assert results.read_rows(directory.path) == directory.rows
     assert again(directory).row((0, "reinit", 1)) == rows[1]
     assert again(directory).row((1, "reinit", 1)) is None
 

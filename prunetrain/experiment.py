@@ -164,7 +164,8 @@ def find_tickets(lab, config, replicate, directory, display):
             raise diverged(lab, config, directory, key, progress, error) from error
         if branch == "ticket" and round < config.rounds:
             masks, problem = lab.next_masks(
-                seed_for(config, "criterion", replicate, round)
+                seed_for(config, "criterion", replicate, round),
+                seed_for(config, "weights", replicate),
             )
             if problem:
                 display.say(f"No round after {round}: {problem}")

@@ -291,11 +291,40 @@ class Config:
     criterion: str = options.option(
         "Pruning", "magnitude", "which weights go first", choices=CRITERIA
     )
+    criterion_batches: int = options.option(
+        "Pruning",
+        10,
+        "how many batches of training examples are looked at, by the criteria that "
+        "look at examples; the first ones of the training, without augmentation",
+        unit="batches",
+        low=1,
+        below=1001,
+    )
     allocation: str = options.option(
         "Pruning", "layerwise", "how many each layer loses", choices=ALLOCATIONS
     )
     pattern: str = options.option(
-        "Pruning", "element", "what is removed together", choices=PATTERNS
+        "Pruning",
+        "element",
+        "what is removed together; --prune_rate counts such units",
+        choices=PATTERNS,
+    )
+    prune_iterations: int = options.option(
+        "Pruning",
+        0,
+        "steps in which a round's pruning is done, with scores taken anew in each. 0: "
+        "as the criterion has it, 100 for synflow, 1 for the others",
+        unit="steps",
+        low=0,
+        below=10_001,
+    )
+    min_kept: int = options.option(
+        "Pruning",
+        0,
+        "weights of each layer that are never pruned, its highest-scored ones. Other "
+        "layers make up for it, or the run ends (layerwise) where it cannot be held",
+        unit="weights",
+        low=0,
     )
     prune_include: tuple[str, ...] = options.option(
         "Pruning",

@@ -149,11 +149,12 @@ def _levels(lab, clock):
     """`LayerSparsity`s by round, seconds per pruning, and why there is no more."""
     config = lab.config
     lab.make_dense()
-    lab.draw_weights(starts.seed_for(config, "weights", 0))
+    weights_seed = starts.seed_for(config, "weights", 0)
+    lab.draw_weights(weights_seed)
     levels, problem, began = [lab.pruned.layer_sparsity()], None, clock()
     for round in range(config.rounds):
         seed = starts.seed_for(config, "criterion", 0, round)
-        masks, problem = lab.next_masks(seed, round)
+        masks, problem = lab.next_masks(seed, weights_seed, round)
         if problem:
             problem = f"no round after {round}: {problem}"
             break

@@ -185,8 +185,11 @@ def prune(lab, starts, key, directory, display, log, step):
         return
     if config.prune_at == "init":
         starts.draw_initial(("weights", "state"))
-    seed = starts_lib.seed_for(config, "criterion", replicate, round)
-    masks, problem = lab.next_masks(seed, round)
+    masks, problem = lab.next_masks(
+        starts_lib.seed_for(config, "criterion", replicate, round),
+        starts_lib.seed_for(config, "weights", replicate),
+        round,
+    )
     if problem:
         directory.end_at(replicate, round, problem)
         if round < config.rounds:

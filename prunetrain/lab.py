@@ -16,8 +16,9 @@ from prunetrain import config as config_lib
 from prunetrain import data, losses, metrics, models, optimizers, plans
 from prunetrain.config import ConfigError
 from prunetrain.data import augmentation
-from prunetrain.errors import InputError, told
+from prunetrain.errors import InputError, RunError, told
 from prunetrain.lazy import keras, tf
+from prunetrain.pruning.criteria import CRITERIA
 from prunetrain.runs import workers
 
 # What may turn out not to fit when the first step is made.
@@ -179,6 +180,7 @@ class Lab:
         with _going_together(config):
             self._check_last_rate()
             self._build_loops(dataset, compile, stream)
+        self._check_pruning()
         self.rewind = snapshot.Snapshot(self.pruned, self.optimizer)
         self.best = snapshot.Snapshot(self.pruned)
         self.state = tf.train.Checkpoint(variables=self._variables())
@@ -194,6 +196,7 @@ class Lab:
 
         config = self.config
         loss_fn, tally = self._make_loss(dataset)
+        self._loss_fn = loss_fn
         self.loop = loops.make_train_loop(
             self.pruned,
             self.optimizer,
@@ -314,20 +317,25 @@ class Lab:
             if tf.as_dtype(variable.dtype).is_floating
         )
 
-    def next_masks(self, seed, round):
+    def next_masks(self, seed, weights_seed, round):
         """The next round's masks, from the present weights, or why there are none.
 
         Args:
             seed: for criteria that draw random numbers.
+            weights_seed: what the initial weights were drawn from.
             round: the round that the masks follow.
 
         Returns:
             `(masks, None)`, or `(None, reason)`.
+
+        Raises:
+            RunError: the weights cannot be scored.
         """
         from prunetrain.pruning import prune
 
         config = self.config
         remaining = sum(layer.kept for layer in self.pruned.layer_sparsity())
+        needs = CRITERIA[config.criterion].needs
         name, fraction = "rate", config.prune_rate
         if config.sparsities:
             name, fraction = "sparsity", config.sparsities[round]
@@ -338,15 +346,58 @@ class Lab:
                 criterion=config.criterion,
                 allocation=config.allocation,
                 pattern=config.pattern,
+                initial=self._initial(weights_seed) if "initial" in needs else None,
+                data=self._batches(config.criterion_batches),
+                loss_fn=self._loss_fn,
                 layer_rates=self._rates,
                 seed=seed,
+                iterations=config.prune_iterations or None,
+                min_kept=config.min_kept,
             )
         except prune.NoWeightLeftError as error:
             return None, str(error)
+        except ValueError as error:
+            raise RunError(f"--criterion={config.criterion}: {error}") from error
         if remaining == sum(int(tf.math.count_nonzero(mask)) for mask in masks):
             asked = f"a {name} of {fraction:g}"
             return None, f"{asked} prunes none of the {remaining} weights"
         return masks, None
+
+    def _check_pruning(self):
+        """Raises InputError if the criterion or the pattern does not fit the model."""
+        from prunetrain.pruning import prune
+
+        config = self.config
+        try:
+            prune.check(
+                self.pruned,
+                config.criterion,
+                config.pattern,
+                initial=[kernel.value for kernel in self.pruned.kernels],
+                data=self._batches(1),
+                loss_fn=self._loss_fn,
+            )
+        except ValueError as error:
+            raise InputError(
+                f"--criterion={config.criterion} --pattern={config.pattern} do not go "
+                f"with --model={config.model}: {error}"
+            ) from error
+
+    def _batches(self, count):
+        """The first batches of the training examples, if the criterion needs them."""
+        needed = "data" in CRITERIA[self.config.criterion].needs
+        return list(self.loop.batches(count)) if needed else None
+
+    def _initial(self, seed):
+        """The kernels as they are drawn from this seed."""
+        keras.utils.set_random_seed(seed)
+        values = {
+            id(mine): fresh.value
+            for mine, fresh in zip(
+                self.pruned.model.variables, self._make_model().variables, strict=True
+            )
+        }
+        return [values[id(kernel)] for kernel in self.pruned.kernels]
 
     def evaluate(self, split, step):
         """`Evaluation` of the present weights on "validation" or "test"."""
@@ -439,13 +490,13 @@ class Lab:
     def _rates_per_kernel(self):
         """`layer_rates`, or by default half the rate for the output layer."""
         from prunetrain.core import selection
-        from prunetrain.pruning import prune
+        from prunetrain.pruning import counts
 
         config = self.config
         paths = [kernel.path for kernel in self.pruned.kernels]
         if config.layer_rates:
             try:
-                return prune.fractions_by_path(
+                return counts.fractions_by_path(
                     paths, config.rates_by_pattern(), config.prune_rate
                 )
             except ValueError as error:

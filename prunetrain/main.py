@@ -25,7 +25,7 @@ import warnings
 
 from absl import flags
 
-from prunetrain import analysis, dry_run, experiment, flagfiles
+from prunetrain import analysis, dry_run, experiment, flagfiles, registry
 from prunetrain.config import Config, ConfigError
 from prunetrain.errors import InputError, RunError
 from prunetrain.runs import signals
@@ -197,7 +197,7 @@ def _choice_lines(choices, wrap):
     """The names a flag takes, each with what it means where that is known."""
     texts = {
         name: what if isinstance(what, str) else what.__doc__.splitlines()[0]
-        for name, what in choices.items()
+        for name, what in registry.shown(choices).items()
     }
     if not any(texts.values()):
         return wrap.wrap(", ".join(texts))

@@ -256,6 +256,16 @@ class TrainLoop:
         steps.hold_masks(self._pruned, self._optimizer)
         return total
 
+    def batches(self, count):
+        """Yields the batches `(x, y)` of steps 0 to count - 1, not augmented."""
+        rows = streams.visits(shuffled, self._num_examples, int(self.seed))
+        for step in range(count):
+            chosen = rows(step * self._batch_size, self._batch_size)
+            yield self._taken(self._x, chosen), self._taken(self._y, chosen)
+
+    def _taken(self, data, rows):
+        return tf.gather(data, rows)
+
     def first_nonfinite(self, first_step, num_steps):
         """Repeats steps, checking every number, to tell where a training diverged.
 
@@ -322,6 +332,9 @@ class StreamedTrainLoop(TrainLoop):
 
     def _placed(self, x, y):
         return arrays.on_host(x, y)
+
+    def _taken(self, data, rows):
+        return tf.convert_to_tensor(data[rows])
 
     def _build(self, seed):
         # It is read here for every call: on a GPU that would wait for the last one.

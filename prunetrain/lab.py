@@ -6,6 +6,7 @@ workers does without.
 
 import contextlib
 import dataclasses
+import inspect
 import platform
 import time
 import warnings
@@ -18,6 +19,7 @@ from prunetrain.config import ConfigError
 from prunetrain.data import augmentation
 from prunetrain.errors import InputError, RunError, told
 from prunetrain.lazy import keras, tf
+from prunetrain.pruning import schedules
 from prunetrain.pruning.criteria import CRITERIA
 from prunetrain.runs import workers
 
@@ -197,6 +199,7 @@ class Lab:
         config = self.config
         loss_fn, tally = self._make_loss(dataset)
         self._loss_fn = loss_fn
+        self.mask_update = self._make_mask_update()
         self.loop = loops.make_train_loop(
             self.pruned,
             self.optimizer,
@@ -206,6 +209,7 @@ class Lab:
             compile=compile,
             augment=augmentation.chained(config.augment),
             stream=stream,
+            mask_update=self.mask_update,
         )
         self._evaluate = {
             split: loops.make_eval_loop(
@@ -237,8 +241,30 @@ class Lab:
             *self.rewind.variables,
             *self.best.variables,
             self.loop.seed,
+            *self._targets,
+            *(self.mask_update.variables if self.mask_update else ()),
         ]
         return list({id(variable): variable for variable in found}.values())
+
+    def start_mask_updates(self, round):
+        """What changes the masks in a training starts anew: for that of a round."""
+        if not self.mask_update:
+            return
+        for variable in self.mask_update.variables:
+            variable.assign(tf.zeros_like(variable))
+        sparsities = (0.0, 0.0, *self.config.sparsities)
+        if self.config.prune_at == "during":
+            pair = sparsities[round], sparsities[round + 1]
+        else:
+            pair = (self.pruned.sparsity(),) * 2
+        for target, sparsity in zip(self._targets, pair, strict=True):
+            target.assign(sparsity)
+
+    @property
+    def settled_at(self):
+        """The step of a training from which on it is as sparse as it will be."""
+        during = self.config.prune_at == "during"
+        return self.config.update_steps()[1] if during else 0
 
     def make_dense(self):
         """Masks that keep every weight."""
@@ -272,6 +298,11 @@ class Lab:
         self.pruned.apply_masks()
         # Some optimizers' slots do not start at zero.
         self.pruned.mask_slots(self.optimizer)
+
+    def masks_by_path(self):
+        """The kernels' paths and their masks, as they are now."""
+        paths = [kernel.path for kernel in self.pruned.kernels]
+        return paths, [mask.numpy() for mask in self.pruned.masks]
 
     def kernels(self):
         """The kernels as arrays, as they are now."""
@@ -472,6 +503,47 @@ class Lab:
                 f"learning_rate_schedule={name} it is 0: take another, or end it above "
                 "(alpha for cosine, end_learning_rate for linear)",
             )
+
+    def _make_mask_update(self):
+        """What changes the masks in a training; None if they stay."""
+        from prunetrain.pruning import dynamic
+
+        config = self.config
+        # Sparsity at the begin and at the end of a training's updates, as float64.
+        self._targets = [tf.Variable(0.0, False, dtype=tf.float64) for _ in range(2)]
+        during = config.prune_at == "during"
+        if not during and config.mask_updates == "static":
+            return None
+        if plans.data_place(config, 1) != plans.first_step(config, 1):
+            raise ConfigError(
+                "rewind",
+                ",".join(config.rewind),
+                "must not put a training's data elsewhere than its steps if masks "
+                "change in it, with --prune_at=during or --mask_updates",
+            )
+        make = dynamic.MASK_UPDATES["gradual" if during else config.mask_updates]
+        begin, end = config.update_steps()
+        offered = {
+            "sparsity": self._rising_sparsity(begin, end),
+            "drop": schedules.cosine_drop(config.drop_fraction, end),
+            "update_every": config.update_every,
+            "begin_step": begin,
+            "end_step": end,
+            "allocation": config.allocation,
+        }
+        taken = inspect.signature(make).parameters
+        return make(self.pruned, **{k: v for k, v in offered.items() if k in taken})
+
+    def _rising_sparsity(self, begin, end):
+        """`step -> sparsity` between the two targets, which are variables."""
+        schedule = schedules.SCHEDULES[self.config.sparsity_schedule](1.0, begin, end)
+        first, last = self._targets
+
+        def sparsity(step):
+            # So that it ends exactly at the last.
+            return last - (last - first) * (1 - schedule(step))
+
+        return sparsity
 
     def _make_loss(self, dataset):
         """The loss, and what counts right answers."""

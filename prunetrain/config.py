@@ -531,11 +531,12 @@ class Config:
 
     def _check_updates(self):
         begin, end = self.update_steps()
-        if not begin < end <= self.train_steps:
+        changes = self.prune_at == "during" or self.mask_updates != "static"
+        if changes and not begin < end < self.train_steps:
             raise ConfigError(
                 "update_end",
                 self.update_end,
-                f"must be after update_begin={begin} and at most train_steps="
+                f"must be after update_begin={begin} and before train_steps="
                 f"{self.train_steps}",
             )
         if self.prune_at != "during":
@@ -559,7 +560,7 @@ class Config:
 
     def update_steps(self):
         """The steps at which changes of the masks in a training begin and end."""
-        return self.update_begin, self.update_end or max(1, self.train_steps * 3 // 4)
+        return self.update_begin, self.update_end or self.train_steps * 3 // 4
 
     def _check_controls(self):
         try:

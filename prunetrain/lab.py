@@ -28,6 +28,7 @@ _MEETING = (
     *("model", "model_args", "precision", "task", "loss", "loss_args", "augment"),
     *("optimizer", "optimizer_args", "learning_rate_schedule"),
     *("learning_rate_schedule_args", "warmup_steps", "train_steps"),
+    *("mask_updates", "allocation"),
 )
 # A signal waits for the end of a dispatch.
 _DISPATCH_SECONDS = 0.5
@@ -264,7 +265,8 @@ class Lab:
     def settled_at(self):
         """The step of a training from which on it is as sparse as it will be."""
         during = self.config.prune_at == "during"
-        return self.config.update_steps()[1] if during else 0
+        # The last change comes after the step that ends the updates.
+        return self.config.update_steps()[1] + 1 if during else 0
 
     def make_dense(self):
         """Masks that keep every weight."""

@@ -52,7 +52,7 @@ def test_sparsity_rises_in_the_training_to_that_of_the_round(tmp_path):
     assert rows[0].best_step == 0
     assert all(row.best_step >= 20 for row in rows[1:])
     kept = [x["weights_remaining"] for x in lines(tmp_path, 1) if x["phase"] != "best"]
-    assert kept[0] == 228 > kept[1] > kept[2] >= kept[-1] == 114
+    assert kept[0] == kept[1] == 228 > kept[2] > kept[3] >= kept[-1] == 114
     assert kept == sorted(kept, reverse=True)
     for round, share in ((1, 0.5), (2, 0.25)):
         ended = masks(tmp_path, f"ticket-end-round0{round}")
@@ -152,8 +152,16 @@ class KillReplicate(progress.Silent):
             "mask_updates",
             "must be static with prune_at=during",
         ),
-        ({"update_begin": 20}, "update_end", "must be after update_begin=20"),
-        ({"update_end": 25}, "update_end", "at most train_steps=24"),
+        (
+            {"mask_updates": "set", "update_begin": 20},
+            "update_end",
+            "must be after update_begin=20",
+        ),
+        (
+            {"mask_updates": "set", "update_end": 24},
+            "update_end",
+            "before train_steps=24",
+        ),
         (
             {"prune_at": "during", "sparsities": "0.5", "rewind_step": 4},
             "rewind_step",

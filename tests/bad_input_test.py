@@ -163,6 +163,15 @@ VALUES = {
         ),
         **{"0.5,0.5": "only once", "0.8,0.5": "must rise"},
     },
+    "sparsity_schedule": {"cubik": "mean 'cubic'", "": "must be one of", "a": "one of"},
+    "mask_updates": {"rigll": "mean 'rigl'", "": "must be", "gradual": "must be one of"},
+    "drop_fraction": dict.fromkeys(
+        ["30", "1", "-0.1", "nan", "inf", "30%", "half", ""],
+        "from 0 to below 1 (fraction of the weights that remain), for example 0.2",
+    ),
+    "update_every": {**NO_INTEGERS, "0": "from 1 (steps)"},
+    "update_begin": NO_INTEGERS,
+    "update_end": NO_INTEGERS,
     "prune_at": {"ende": "mean 'end'", "": "must be one of end, init"},
     "rewind": {
         **{"lotery": "mean 'lottery'", "": "must begin with one of late", **NO_LINES},

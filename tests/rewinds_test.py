@@ -242,6 +242,18 @@ def test_the_batch_that_is_seen_first_is_that_of_the_place(
         np.testing.assert_allclose(found, expected.mean(), rtol=1e-5)
 
 
+def test_late_rewinding_to_step_0_is_that_of_the_lottery(runs):
+    late, lottery = (runs(rewind=rewind) for rewind in ("late", "lottery"))
+    assert files_left(late.path) == files_left(lottery.path)
+
+
+def test_streamed_data_go_on_where_those_on_the_device_do(runs):
+    held, streamed = (
+        runs(rewind="finetune", rewind_step=5, stream=s) for s in ("never", "always")
+    )
+    assert files_left(held.path) == files_left(streamed.path)
+
+
 @pytest.mark.parametrize("rewind_step", [0, 5])
 def test_the_snapshot_stays_as_it_was_taken(rewind_step, runs):
     """F3, with controls in between."""

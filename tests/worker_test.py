@@ -93,6 +93,27 @@ def test_a_run_begun_serially_and_gone_on_with_side_by_side_has_the_same_files(
     assert left(parallel) == left(serial)
 
 
+@pytest.mark.slow
+def test_rounds_that_start_from_ends_have_the_same_files_side_by_side(
+    settings, tmp_path
+):
+    serial, parallel = tmp_path / "serial", tmp_path / "parallel"
+    changes = {"compile": "xla", "replicates": 2, "rewind": "lr_rewind,data=end"}
+    changes["controls"] = "shuffle:2,reinit,supermask"
+    run(settings(**changes), serial)
+    with pytest.raises(KeyboardInterrupt):
+        run(settings(**changes, rounds=1), parallel, Cut())
+    run(settings(2, **changes), parallel)
+    files = [
+        {name: x for name, x in left(path).items() if "-resume" not in name}
+        for path in (serial, parallel)
+    ]
+    assert files[0] == files[1]
+    # Rounds 1 and 2 of both are kept to go on from.
+    ends = [sorted(x.glob("checkpoints/*-resume/*")) for x in (serial, parallel)]
+    assert [len(x) for x in ends] == [4, 4]
+
+
 class Failures(progress.Silent):
     """Keeps which replicates failed, and why."""
 

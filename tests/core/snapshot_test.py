@@ -8,6 +8,7 @@ import pytest
 import tensorflow as tf
 
 import prunetrain as pt
+from prunetrain.core import snapshot
 from tests import toys
 
 
@@ -69,6 +70,52 @@ def test_each_part_is_restored_to_the_bit_and_alone(run, part):
     found = run.bits()
     assert run.start_bits[part] != run.moved_bits[part]
     assert found == {**run.moved_bits, part: run.start_bits[part]}
+
+
+@pytest.mark.parametrize("part", ["slots", "schedule"])
+def test_slots_and_the_schedule_are_restored_apart(run, part):
+    run.moved.restore()
+    run.start.restore(
+        weights=False,
+        state=False,
+        optimizer=part == "slots",
+        schedule=part == "schedule",
+    )
+    # Step counter and learning rate, then the moments.
+    restored = slice(2, None) if part == "slots" else slice(2)
+    expected = list(run.moved_bits["optimizer"])
+    expected[restored] = run.start_bits["optimizer"][restored]
+    assert run.bits() == {**run.moved_bits, "optimizer": expected}
+    assert run.moved_bits["optimizer"][restored] != expected[restored]
+
+
+@pytest.mark.parametrize(
+    ("make", "schedule"),
+    [
+        (lambda: keras.optimizers.Adam(0.1), 2),
+        (lambda: keras.optimizers.Nadam(0.1), 2),
+        (lambda: keras.optimizers.SGD(0.1, gradient_accumulation_steps=2), 2),
+        (lambda: keras.optimizers.SGD(0.1, momentum=0.9, use_ema=True), 2),
+        (
+            lambda: keras.optimizers.SGD(
+                keras.optimizers.schedules.CosineDecay(0.1, 10), momentum=0.9
+            ),
+            1,
+        ),
+        # That of the wrapper too.
+        (lambda: keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam(0.1)), 4),
+    ],
+)
+def test_the_schedule_of_an_optimizer_is_its_counter_and_its_rate(make, schedule):
+    optimizer, model = make(), toys.mlp()
+    optimizer.build(model.trainable_variables)
+    parts = snapshot.by_part(model, optimizer)
+    names = {v.name.split(":")[0].rpartition("/")[2] for v in parts["schedule"]}
+    assert names <= {"iteration", "learning_rate"}
+    assert len(parts["schedule"]) == schedule
+    found = [*parts["schedule"], *parts["slots"]]
+    assert {id(v) for v in found} == {id(v.value) for v in optimizer.variables}
+    assert len(found) == len(optimizer.variables)
 
 
 def test_two_runs_from_one_snapshot_are_equal_to_the_bit(run):

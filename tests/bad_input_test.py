@@ -152,7 +152,16 @@ VALUES = {
     },
     "criterion": {"magnitud": "mean 'magnitude'", "": "must be one of"},
     "allocation": {"layer": "mean 'layerwise'", "": "must be one of"},
-    "pattern": {"elements": "mean 'element'", "": "must be one of"},
+    "criterion_batches": {
+        **{**NO_INTEGERS, "0": "from 1 to 1000 (batches)"},
+        "1001": "from 1 to 1000 (batches)",
+    },
+    "pattern": {
+        **{"elements": "mean 'element'", "": "must be one of", "2:4:8": "N:M"},
+        **{"4:2": "N:M (N below M)", "0:4": "N:M", "block_4": "block_HxW"},
+    },
+    "prune_iterations": {**NO_INTEGERS, "10001": "from 0 to 10000 (steps)"},
+    "min_kept": NO_INTEGERS,
     "prune_include": NO_PATTERNS,
     "prune_exclude": NO_PATTERNS,
     "rewind_step": NO_INTEGERS,
@@ -679,6 +688,7 @@ IMPORTERS = {
         "lazy.py",
         "data/__init__.py",
         "models/__init__.py",
+        "pruning/criteria/__init__.py",
     ),
 }
 

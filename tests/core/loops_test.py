@@ -595,6 +595,7 @@ def test_no_step_calls_python(mode):
     assert not [kind for kind in kinds if "PyFunc" in kind]
 
 
+@pytest.mark.filterwarnings("ignore:pruning leaves fewer weights than outputs")
 def test_twenty_rounds_leave_no_tensor_behind():
     """J2. Counted after each round: tensors that Python holds, and traces."""
     optimizer = keras.optimizers.Adam(0.01)
@@ -609,6 +610,29 @@ def test_twenty_rounds_leave_no_tensor_behind():
         tensors.append(sum(isinstance(x, tf.Tensor) for x in gc.get_objects()))
     assert tensors == tensors[:1] * 20
     assert loop.num_traces == 1
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_batches_are_those_of_the_first_steps_before_augmentation(stream):
+    """Of 10 examples by 4, so the third goes on in the next epoch."""
+    x, y = toys.dataset()
+    loop, pruned = make_loop(
+        toys.mlp(),
+        keras.optimizers.Adam(0.01),
+        data=(x, y),
+        seed=5,
+        stream=stream,
+        augment=lambda x, seed: -x,
+    )
+    before = toys.bits(pruned.model.variables)
+    for seed in (5, 2**40):
+        loop.seed.assign(seed)
+        rows = toys.batch_rows(10, 4, 0, 6, seed)
+        found = list(loop.batches(6))
+        np.testing.assert_equal([x.numpy() for x, _ in found], x[rows])
+        np.testing.assert_equal([y.numpy() for _, y in found], y[rows])
+    assert toys.bits(pruned.model.variables) == before
+    assert loop.num_traces == 0
 
 
 FIVE_ROUNDS = """

@@ -53,14 +53,6 @@ def test_no_scores_are_stored(name):
     assert [function for function, _ in pairs] == [function for function, _ in again]
 
 
-@pytest.mark.parametrize("name", EXPECTED)
-def test_the_lowest_scores_go(name):
-    pruned = pt.PrunedModel(toys.column(*FINAL))
-    pt.prune(pruned, rate=0.5, criterion=name, initial=[np.reshape(INITIAL, [6, 1])])
-    expected = toys.lowest_removed([EXPECTED[name]], [np.ones(6, bool)], 3)[0]
-    assert pruned.masks[0].numpy().ravel().tolist() == expected.tolist()
-
-
 def test_what_changed_its_sign_goes_first():
     pruned = pt.PrunedModel(toys.column(-9, 0.1, -8, 0.2, -0.3))
     initial = [np.reshape([1, 1, 1, 1, -1], [5, 1])]

@@ -173,7 +173,11 @@ VALUES = {
         **{"0.5,0.5": "only once", "0.8,0.5": "must rise"},
     },
     "sparsity_schedule": {"cubik": "mean 'cubic'", "": "must be one of", "a": "one of"},
-    "mask_updates": {"rigll": "mean 'rigl'", "": "must be", "gradual": "must be one of"},
+    "mask_updates": {
+        "rigll": "mean 'rigl'",
+        "": "must be",
+        "gradual": "must be one of",
+    },
     "drop_fraction": dict.fromkeys(
         ["30", "1", "-0.1", "nan", "inf", "30%", "half", ""],
         "from 0 to below 1 (fraction of the weights that remain), for example 0.2",

@@ -4,9 +4,7 @@ TensorFlow is loaded with the first `Lab`: a process that leaves the training to
 workers does without.
 """
 
-import contextlib
 import dataclasses
-import inspect
 import platform
 import time
 import warnings
@@ -14,22 +12,14 @@ import warnings
 import numpy as np
 
 from prunetrain import config as config_lib
-from prunetrain import data, losses, metrics, models, optimizers, plans
+from prunetrain import build, data, metrics, models
 from prunetrain.config import ConfigError
 from prunetrain.data import augmentation
-from prunetrain.errors import InputError, RunError, told
+from prunetrain.errors import InputError, RunError
 from prunetrain.lazy import keras, tf
-from prunetrain.pruning import schedules
 from prunetrain.pruning.criteria import CRITERIA
 from prunetrain.runs import workers
 
-# What may turn out not to fit when the first step is made.
-_MEETING = (
-    *("model", "model_args", "precision", "task", "loss", "loss_args", "augment"),
-    *("optimizer", "optimizer_args", "learning_rate_schedule"),
-    *("learning_rate_schedule_args", "warmup_steps", "train_steps"),
-    *("mask_updates", "allocation"),
-)
 # A signal waits for the end of a dispatch.
 _DISPATCH_SECONDS = 0.5
 
@@ -170,7 +160,7 @@ class Lab:
         self._shapes = dataset.input_shape, dataset.num_classes
         # Layers draw initial values from the global seed even if these are replaced.
         keras.utils.set_random_seed(config.seed)
-        self.pruned = self._prunable(self._make_model())
+        self.pruned = build.make_pruned(config, build.make_model(config, self._shapes))
         if compile == "xla" and steps.has_max_pooling(self.pruned.model):
             raise ConfigError(
                 "compile",
@@ -178,10 +168,10 @@ class Lab:
                 "must be auto, hybrid or graph for a model with max pooling, whose "
                 "gradient XLA does not have deterministic",
             )
-        self.optimizer = self._make_optimizer()
-        self._rates = self._rates_per_kernel()
-        with _going_together(config):
-            self._check_last_rate()
+        self.optimizer = build.make_optimizer(config)
+        self._rates = build.rates_per_kernel(config, self.pruned)
+        with build.going_together(config):
+            build.check_last_rate(config)
             self._build_loops(dataset, compile, stream)
         self._check_pruning()
         self.rewind = snapshot.Snapshot(self.pruned, self.optimizer)
@@ -198,9 +188,11 @@ class Lab:
         from prunetrain.core import loops
 
         config = self.config
-        loss_fn, tally = self._make_loss(dataset)
+        loss_fn, tally = build.make_loss(config, self.pruned, dataset)
         self._loss_fn = loss_fn
-        self.mask_update = self._make_mask_update()
+        # Sparsity at the begin and at the end of a training's updates of the masks.
+        self._targets = [tf.Variable(0.0, False, dtype=tf.float64) for _ in range(2)]
+        self.mask_update = build.make_mask_update(config, self.pruned, self._targets)
         self.loop = loops.make_train_loop(
             self.pruned,
             self.optimizer,
@@ -282,7 +274,8 @@ class Lab:
         from prunetrain.core import snapshot
 
         keras.utils.set_random_seed(seed)
-        model, optimizer = self._make_model(fresh), self._make_optimizer()
+        model = build.make_model(self.config, self._shapes, fresh)
+        optimizer = build.make_optimizer(self.config)
         shapes, now = (
             [tuple(v.shape) for v in m.variables] for m in (self.pruned.model, model)
         )
@@ -424,12 +417,9 @@ class Lab:
     def _initial(self, seed):
         """The kernels as they are drawn from this seed."""
         keras.utils.set_random_seed(seed)
-        values = {
-            id(mine): fresh.value
-            for mine, fresh in zip(
-                self.pruned.model.variables, self._make_model().variables, strict=True
-            )
-        }
+        fresh = build.make_model(self.config, self._shapes)
+        pairs = zip(self.pruned.model.variables, fresh.variables, strict=True)
+        values = {id(mine): drawn.value for mine, drawn in pairs}
         return [values[id(kernel)] for kernel in self.pruned.kernels]
 
     def evaluate(self, split, step):
@@ -456,200 +446,3 @@ class Lab:
         found = self.evaluate("validation", step)
         self.pruned.set_masks(present, allow_regrowth=True)
         return found, kept
-
-    def _make_model(self, fresh=False):
-        arguments = self.config.arguments("model_args")
-        with _policy(self.config.precision):
-            return models.make(self.config.model, *self._shapes, arguments, fresh)
-
-    def _prunable(self, model):
-        """`PrunedModel` of what the settings include and do not exclude."""
-        from prunetrain.core import pruned_model, selection
-
-        config = self.config
-        patterns = [x or None for x in (config.prune_include, config.prune_exclude)]
-        try:
-            return pruned_model.PrunedModel(model, selection.kernels(*patterns))
-        except ValueError as error:
-            raise InputError(
-                f"--prune_include={','.join(config.prune_include)} "
-                f"--prune_exclude={','.join(config.prune_exclude)}: {error}"
-            ) from error
-
-    def _make_optimizer(self):
-        config, rate = self.config, self._make_rate()
-        with _arguments(config, "optimizer_args") as arguments:
-            optimizer = optimizers.make_optimizer(config.optimizer, rate, **arguments)
-        if config.precision == "mixed_float16":
-            return keras.optimizers.LossScaleOptimizer(optimizer)
-        return optimizer
-
-    def _make_rate(self):
-        """The learning rate: a number, or a function of the optimizer's steps."""
-        config = self.config
-        with _arguments(config, "learning_rate_schedule_args") as arguments:
-            schedule = optimizers.SCHEDULES[config.learning_rate_schedule]
-            rate = schedule(config.learning_rate, config.train_steps, **arguments)
-        return optimizers.with_warmup(rate, config.warmup_steps)
-
-    def _check_last_rate(self):
-        """Raises ConfigError if rounds are to go on at a learning rate of 0."""
-        config, rate = self.config, self._make_rate()
-        goes_on = plans.sources(config)["schedule"] == "end" and callable(rate)
-        if goes_on and not float(rate(config.train_steps)) > 0:
-            name = config.learning_rate_schedule
-            raise ConfigError(
-                "rewind",
-                ",".join(config.rewind),
-                "goes on at the last rate, which must be above 0. With "
-                f"learning_rate_schedule={name} it is 0: take another, or end it above "
-                "(alpha for cosine, end_learning_rate for linear)",
-            )
-
-    def _make_mask_update(self):
-        """What changes the masks in a training; None if they stay."""
-        from prunetrain.pruning import dynamic
-
-        config = self.config
-        # Sparsity at the begin and at the end of a training's updates, as float64.
-        self._targets = [tf.Variable(0.0, False, dtype=tf.float64) for _ in range(2)]
-        during = config.prune_at == "during"
-        if not during and config.mask_updates == "static":
-            return None
-        if plans.data_place(config, 1) != plans.first_step(config, 1):
-            raise ConfigError(
-                "rewind",
-                ",".join(config.rewind),
-                "must not put a training's data elsewhere than its steps if masks "
-                "change in it, with --prune_at=during or --mask_updates",
-            )
-        make = dynamic.MASK_UPDATES["gradual" if during else config.mask_updates]
-        begin, end = config.update_steps()
-        offered = {
-            "sparsity": self._rising_sparsity(begin, end),
-            "drop": schedules.cosine_drop(config.drop_fraction, end),
-            "update_every": config.update_every,
-            "begin_step": begin,
-            "end_step": end,
-            "allocation": config.allocation,
-        }
-        taken = inspect.signature(make).parameters
-        return make(self.pruned, **{k: v for k, v in offered.items() if k in taken})
-
-    def _rising_sparsity(self, begin, end):
-        """`step -> sparsity` between the two targets, which are variables."""
-        schedule = schedules.SCHEDULES[self.config.sparsity_schedule](1.0, begin, end)
-        first, last = self._targets
-
-        def sparsity(step):
-            # So that it ends exactly at the last.
-            return last - (last - first) * (1 - schedule(step))
-
-        return sparsity
-
-    def _make_loss(self, dataset):
-        """The loss, and what counts right answers."""
-        config, width = self.config, dataset.num_classes
-        outputs = self.pruned(dataset.train[0][:64])
-        _check_outputs(config.task, outputs, width)
-        with _arguments(config, "loss_args") as arguments:
-            at_half = losses.decides_at_half(
-                config.loss, config.task, arguments, self.pruned.model, outputs
-            )
-            loss_fn = losses.make_loss(
-                config.loss, config.task, at_half, width, **arguments
-            )
-        return loss_fn, metrics.make_tally(config.task, at_half, width)
-
-    def _rates_per_kernel(self):
-        """`layer_rates`, or by default half the rate for the output layer."""
-        from prunetrain.core import selection
-        from prunetrain.pruning import counts
-
-        config = self.config
-        paths = [kernel.path for kernel in self.pruned.kernels]
-        if config.layer_rates:
-            try:
-                return counts.fractions_by_path(
-                    paths, config.rates_by_pattern(), config.prune_rate
-                )
-            except ValueError as error:
-                raise ConfigError(
-                    "layer_rates",
-                    ",".join(config.layer_rates),
-                    f"does not fit: {error}",
-                ) from error
-        if config.allocation != "layerwise" or config.sparsities:
-            return None
-        # Frankle & Carbin 2019, figure 2: the output layer at half the rate. It may be
-        # excluded from pruning.
-        every = selection.kernels()(self.pruned.model)
-        output = [choice.variable for choice in every if choice.prunable][-1:]
-        halved = [any(kernel is x for x in output) for kernel in self.pruned.kernels]
-        return [config.prune_rate / (2 if half else 1) for half in halved]
-
-
-def _check_outputs(task, outputs, width):
-    """Raises ValueError unless they are `[batch, width]`; spare classes do no harm."""
-    shape = getattr(outputs, "shape", None)
-    is_rows = shape is not None and len(shape) == 2
-    if task == "classes":
-        fits, what = is_rows and shape[1] >= 2, "class scores [batch, classes]"
-    else:
-        fits, what = is_rows and shape[1] == width, f"[batch, {width}] for task={task}"
-    if not fits:
-        raise ValueError(
-            f"the model's outputs must be {what}. Received: outputs of shape {shape} "
-            f"({type(outputs).__name__})"
-        )
-
-
-@contextlib.contextmanager
-def _policy(name):
-    """Layers are made under this dtype policy."""
-    before = keras.config.dtype_policy()
-    keras.config.set_dtype_policy(name)
-    try:
-        yield
-    finally:
-        keras.config.set_dtype_policy(before)
-
-
-@contextlib.contextmanager
-def _going_together(config):
-    """What the code that the settings name raises, as InputError with the settings."""
-    try:
-        yield
-    except InputError:
-        raise
-    # The user's code, Keras and TensorFlow fail in dozens of ways.
-    except Exception as error:
-        default = config_lib.Config()
-        given = [
-            f"--{name}={shown}"
-            for name in _MEETING
-            if (shown := _typed(getattr(config, name)))
-            != _typed(getattr(default, name))
-            or name == "model"
-        ]
-        raise InputError(
-            f"{' '.join(given)} cannot be trained on --dataset={config.dataset}: "
-            f"{told(error)}"
-        ) from error
-
-
-def _typed(value):
-    return ",".join(value) if isinstance(value, tuple) else value
-
-
-@contextlib.contextmanager
-def _arguments(config, field):
-    """The arguments that a field holds, for a call that may refuse them."""
-    try:
-        yield config.arguments(field)
-    except InputError:
-        raise
-    except (TypeError, ValueError) as error:
-        raise ConfigError(
-            field, getattr(config, field), f"does not fit: {error}"
-        ) from error

@@ -11,8 +11,8 @@ import warnings
 
 import numpy as np
 
-from prunetrain import config as config_lib
 from prunetrain import build, data, metrics, models
+from prunetrain import config as config_lib
 from prunetrain.config import ConfigError
 from prunetrain.data import augmentation
 from prunetrain.errors import InputError, RunError
@@ -343,7 +343,7 @@ class Lab:
             if tf.as_dtype(variable.dtype).is_floating
         )
 
-    def next_masks(self, seed, weights_seed, round):
+    def next_masks(self, seed, weights_seed, round=0):
         """The next round's masks, from the present weights, or why there are none.
 
         Args:

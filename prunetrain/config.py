@@ -170,8 +170,8 @@ class Config:
         "called: it runs that code, for example keras.applications:MobileNetV2 with "
         "--model_args=weights=None. Its outputs are logits or probabilities, one for "
         "each class or label (one only if binary), or numbers. Or a trained one, "
-        "file.keras: round 0 only evaluates it, and every round starts from its "
-        "weights",
+        "file.keras: round 0 only evaluates it, and by default every round starts from "
+        "its weights",
         choices=MODELS,
         importable=True,
         suffix=SUFFIX,

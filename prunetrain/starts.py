@@ -82,9 +82,13 @@ class Starts:
             seed = seed_for(self._config, purpose, self._replicate, round, draw)
             lab.draw_weights(seed, fresh=True, parts=parts["fresh"])
         if "rewind" in parts:
-            wanted = {name: name in parts["rewind"] for name in ("weights", "state")}
-            slots, schedule = (x in parts["rewind"] for x in ("slots", "schedule"))
-            lab.rewind.restore(optimizer=slots, schedule=schedule, **wanted)
+            wanted = {part: part in parts["rewind"] for part in sources}
+            lab.rewind.restore(
+                weights=wanted["weights"],
+                optimizer=wanted["slots"],
+                schedule=wanted["schedule"],
+                state=wanted["state"],
+            )
 
     def _controlled(self, round, branch, masks):
         """Brings the lab from the ticket's start to a control's; returns its masks."""
@@ -139,22 +143,23 @@ class Starts:
     def _go_to_end(self, round):
         """To where a round's ticket has ended: its last checkpoint, or what is left."""
         position = self._directory.position((self._replicate, "ticket", round))
-        step = plans.first_step(self._config, round)
-        last = plans.last_step(self._config, round)
         if position:
-            self.resume(round, "ticket")
             step = position["step"]
+            self.resume(round, "ticket")
+        else:
+            step = plans.first_step(self._config, round)
+            self.begin(round, "ticket")
+        last = plans.last_step(self._config, round)
         if step < last:
             self._display.say(
                 f"replicate {self._replicate} round {round} ticket is trained again "
                 f"from step {step:,}, as its last checkpoint is not there any more"
             )
-        if not position:
-            self.begin(round, "ticket")
-        if not round and step <= self._config.rewind_step:
-            self._lab.train(step, self._config.rewind_step)
+        rewind_step = self._config.rewind_step
+        if not round and step <= rewind_step:
+            self._lab.train(step, rewind_step)
             self._lab.rewind.update()
-            step = self._config.rewind_step
+            step = rewind_step
         self._lab.train(step, last)
 
 

@@ -429,7 +429,8 @@ def test_an_end_that_is_lost_is_trained_again(which, runs, labs, tmp_path):
         again = perform(whole.config, path, labs)
     assert len(caught) == {"one": 1, "both": 2, "all rounds": 0}[which]
     told = [text for text in again.said if "is trained again" in text]
-    steps = {"one": [(1, 10)], "both": [(1, 5)], "all rounds": [(1, 5), (0, 0)]}
+    # Round 0 first, which round 1 starts from.
+    steps = {"one": [(1, 10)], "both": [(1, 5)], "all rounds": [(0, 0), (1, 5)]}
     assert told == [
         f"replicate 0 round {round} ticket is trained again from step {step}, as its "
         "last checkpoint is not there any more"

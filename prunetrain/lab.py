@@ -329,6 +329,8 @@ class Lab:
         from prunetrain.pruning import prune
 
         config = self.config
+        if not config.rounds:
+            return
         try:
             prune.check(
                 self.pruned,

@@ -79,8 +79,8 @@ def head(score, mask, kernel):
     if kernel.heads is None:
         raise ValueError(
             "`pattern` head needs kernels of attention layers. Received: "
-            f"{kernel.path} of a {type(kernel.layer).__name__}. Prune the others only, "
-            "with prune_include or pt.kernels(include=…)"
+            f"{kernel.path} of a {type(kernel.layer).__name__}. Prune those only, with "
+            "prune_include or pt.kernels(include=…)"
         )
     return _along((kernel.heads,), score, mask)
 
@@ -136,6 +136,7 @@ def _along(axes, score, mask):
 
 def _in_blocks(height, width, score, mask):
     *rest, rows, columns = mask.shape
+    height, width = min(height, rows), min(width, columns)
     down, across = -(-rows // height), -(-columns // width)
     whole = [*rest, down * height, across * width]
     cut = [*rest, down, height, across, width]
@@ -172,7 +173,7 @@ def _held_in_groups(n, m, score, mask, kernel):
             f"each. Received: {kernel.path} of a {type(kernel.layer).__name__}, with "
             f"{length}. Leave it out with prune_exclude or pt.kernels(exclude=…)"
         )
-    scores = _values(score)
+    m, scores = min(m, length), _values(score)
     values = tf.where(mask, scores, tf.constant(float("-inf"), scores.dtype))
     others = [axis for axis in range(mask.shape.rank) if axis not in kernel.inputs]
     axes = [*others, *kernel.inputs]

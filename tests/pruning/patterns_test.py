@@ -328,6 +328,14 @@ def test_n_of_m_is_refused_where_an_output_has_one_input():
         pt.prune(pt.PrunedModel(model), rate=0.2, pattern="2:4")
 
 
+def test_groups_and_blocks_larger_than_a_kernel_take_no_more_memory():
+    scores = np.arange(1, 13).reshape(4, 3)
+    units = units_of("block_999999x999999", scores)
+    assert flat(units.scores) == [78]
+    units = units_of("3:999999", scores)
+    assert units.held.numpy().astype(int).tolist() == [[0] * 3, *[[1] * 3] * 3]
+
+
 # Names
 
 

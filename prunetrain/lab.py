@@ -394,6 +394,8 @@ class Lab:
         from prunetrain.pruning import prune
 
         config = self.config
+        if not config.rounds:
+            return
         try:
             prune.check(
                 self.pruned,

@@ -82,12 +82,14 @@ def program(pruned, kind, make, *parts):
         make: makes the function to compile, which must not refer to `pruned`.
         parts: what else it is made of; others than last time make it anew.
     """
+    from prunetrain.core import tracing
+
     known = _programs.setdefault(pruned, {})
     made_of, function = known.get(kind, (None, None))
     if made_of is None or any(a is not b for a, b in zip(made_of, parts, strict=True)):
         # Without autograph, which would look into Keras's context managers.
-        function = tf.function(
-            make(pruned.model, pruned.kernels, *parts), autograph=False
+        function = tracing.unwarned(
+            tf.function(make(pruned.model, pruned.kernels, *parts), autograph=False)
         )
         known[kind] = parts, function
     return function

@@ -79,8 +79,8 @@ def head(score, mask, kernel):
     if kernel.heads is None:
         raise ValueError(
             "`pattern` head needs kernels of attention layers. Received: "
-            f"{kernel.path} of a {type(kernel.layer).__name__}. Prune the others only, "
-            "with prune_include or pt.kernels(include='query|key|value|attention_out')"
+            f"{kernel.path} of a {type(kernel.layer).__name__}. Prune those only, with "
+            "prune_include or pt.kernels(include=…)"
         )
     return _along((kernel.heads,), score, mask)
 
@@ -136,6 +136,7 @@ def _along(axes, score, mask):
 
 def _in_blocks(height, width, score, mask):
     *rest, rows, columns = mask.shape
+    height, width = min(height, rows), min(width, columns)
     down, across = -(-rows // height), -(-columns // width)
     whole = [*rest, down * height, across * width]
     cut = [*rest, down, height, across, width]
@@ -165,34 +166,37 @@ def _summed(values, mask, axes, mask_of):
 
 
 def _held_in_groups(n, m, score, mask, kernel):
-    if not kernel.inputs:
+    length = math.prod(kernel.shape[axis] for axis in kernel.inputs)
+    if length <= n:
         raise ValueError(
-            f"`pattern` {n}:{m} needs kernels whose outputs sum over several inputs. "
-            f"Received: {kernel.path} of a {type(kernel.layer).__name__}. Leave it out "
-            "with prune_exclude or pt.kernels(exclude=…)"
+            f"`pattern` {n}:{m} needs kernels whose outputs have more than {n} inputs "
+            f"each. Received: {kernel.path} of a {type(kernel.layer).__name__}, with "
+            f"{length}. Leave it out with prune_exclude or pt.kernels(exclude=…)"
         )
-    scores = _values(score)
+    m, scores = min(m, length), _values(score)
     values = tf.where(mask, scores, tf.constant(float("-inf"), scores.dtype))
     others = [axis for axis in range(mask.shape.rank) if axis not in kernel.inputs]
     axes = [*others, *kernel.inputs]
     lines = tf.transpose(values, axes)
-    length = math.prod(kernel.shape[axis] for axis in kernel.inputs)
-    held = tf.reshape(_best(n, m, tf.reshape(lines, [-1, length])), lines.shape)
-    held = tf.transpose(held, [axes.index(axis) for axis in range(len(axes))])
-    return Units(scores, mask, lambda kept: kept, held)
+    ranks = tf.reshape(_ranks(m, tf.reshape(lines, [-1, length])), lines.shape)
+    # As floats: oneDNN complains on the console of transposing anything else.
+    ranks = tf.cast(ranks, scores.dtype)
+    back = [axes.index(axis) for axis in range(len(axes))]
+    return Units(scores, mask, lambda kept: kept, tf.transpose(ranks, back) >= m - n)
 
 
-def _best(n, m, lines):
-    """Which elements are among the `n` highest of each `m` in a row `[rows, length]`.
+def _ranks(m, lines):
+    """The rank of each element, from 0, among the `m` of its group in a row.
 
-    Among equal ones those of higher index, since elsewhere lower ones go first.
+    Of equal ones the lower index has the lower rank. A last group that is smaller is
+    filled up with what is lowest.
     """
     rows, length = lines.shape
     whole = -(-length // m) * m
     missing = tf.fill([rows, whole - length], tf.constant(float("-inf"), lines.dtype))
     groups = tf.reshape(tf.concat([lines, missing], 1), [-1, m])
     ranks = tf.argsort(tf.argsort(groups, stable=True), stable=True)
-    return tf.reshape(ranks >= m - n, [rows, whole])[:, :length]
+    return tf.reshape(ranks, [rows, whole])[:, :length]
 
 
 def _values(score):

@@ -102,27 +102,20 @@ def new_masks(
 ):
     """The masks that `prune` would set, without setting them (same arguments)."""
     fractions, num_to_remove = counts.fractions(pruned, rate, sparsity, layer_rates)
-    steps.check_whole("min_kept", min_kept, 0, what=" (weights)")
-    score, allocate, pattern = (
-        choice if callable(choice) else registry[choice]
-        for registry, choice in (
-            (criteria.CRITERIA, criterion),
-            (ALLOCATIONS, allocation),
-            (patterns.PATTERNS, pattern),
-        )
-    )
+    score = _chosen(criteria.CRITERIA, criterion)
+    allocate = _chosen(ALLOCATIONS, allocation)
+    pattern = _chosen(patterns.PATTERNS, pattern)
     if iterations is None:
         iterations = getattr(score, "iterations", 1)
     steps.check_whole("iterations", iterations, 1)
+    steps.check_whole("min_kept", min_kept, 0, what=" (weights)")
     given = {"initial": initial, "data": _again(data), "loss_fn": loss_fn, "seed": seed}
     asked = f"rate={rate}" if sparsity is None else f"sparsity={sparsity}"
-    kernels = layers.kernels(pruned.model, pruned.kernels)
     before, start = pruned.layer_sparsity(), None
     with _left_alone(pruned) if iterations > 1 else contextlib.nullcontext():
         for step in range(1, iterations + 1):
             stocks = [
-                _stock(*one, pattern, min_kept)
-                for one in _scored(pruned, kernels, score, given)
+                _stock(*x, pattern, min_kept) for x in _scored(pruned, score, given)
             ]
             start = start or [(stock.kept, stock.total) for stock in stocks]
             share = step / iterations
@@ -132,7 +125,7 @@ def new_masks(
             masks = _without_lowest(stocks, groups)
             if step < iterations:
                 _put(pruned, masks)
-    _warn_of_emptied(kernels, before, masks)
+    _warn_of_emptied(pruned, before, masks)
     return masks
 
 
@@ -142,11 +135,15 @@ def check(pruned, criterion, pattern, initial=None, data=None, loss_fn=None):
     What takes a training to find out, such as scores that are not finite, is not
     looked at.
     """
-    score, pattern = criteria.CRITERIA[criterion], patterns.PATTERNS[pattern]
+    score = _chosen(criteria.CRITERIA, criterion)
+    pattern = _chosen(patterns.PATTERNS, pattern)
     given = {"initial": initial, "data": data, "loss_fn": loss_fn, "seed": 0}
-    kernels = layers.kernels(pruned.model, pruned.kernels)
-    for kernel, scores, mask in _scored(pruned, kernels, score, given):
+    for kernel, scores, mask in _scored(pruned, score, given):
         pattern(scores, mask, kernel)
+
+
+def _chosen(registry, choice):
+    return choice if callable(choice) else registry[choice]
 
 
 def _again(data):
@@ -176,9 +173,10 @@ def _put(pruned, masks):
     pruned.apply_masks()
 
 
-def _scored(pruned, kernels, score, given):
+def _scored(pruned, score, given):
     """`(kernel, scores, mask)` for each kernel, as the criterion has it."""
     scores = score_lib.checked(score(pruned, **given), pruned)
+    kernels = layers.kernels(pruned.model, pruned.kernels)
     masks = [tf.convert_to_tensor(mask) for mask in pruned.masks]
     return list(zip(kernels, scores, masks, strict=True))
 
@@ -237,8 +235,9 @@ def _check_count(masks, kept):
         )
 
 
-def _warn_of_emptied(kernels, before, masks):
+def _warn_of_emptied(pruned, before, masks):
     """One line on kernels that lose every weight, or keep fewer than outputs."""
+    kernels = layers.kernels(pruned.model, pruned.kernels)
     emptied, thin = [], []
     for kernel, layer, mask in zip(kernels, before, masks, strict=True):
         kept = _count(mask)

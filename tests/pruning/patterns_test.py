@@ -288,6 +288,7 @@ def test_the_n_highest_live_ones_of_each_m_are_held(data):
     shape = data.draw(hnp.array_shapes(min_dims=2, max_dims=3, max_side=7))
     m = data.draw(st.integers(2, 9))
     n = data.draw(st.integers(1, m - 1))
+    hypothesis.assume(shape[-2] > n)
     few = st.integers(-2, 2).map(float)
     scores = data.draw(hnp.arrays(np.float32, shape, elements=few))
     mask = data.draw(hnp.arrays(bool, shape))
@@ -309,6 +310,15 @@ def test_n_of_m_runs_along_all_inputs_of_an_attention_s_output():
     assert np.flatnonzero(units.held).tolist() == [0, 1, 2, 3]
 
 
+def test_n_of_m_is_refused_where_all_would_be_held():
+    pruned = pt.PrunedModel(toys.mlp((2, 8, 3)))
+    with toys.raises(
+        ValueError, "`pattern` 2:4", "more than 2", "net/dense_1/kernel", "with 2."
+    ):
+        pt.prune(pruned, rate=0.2, pattern="2:4")
+    assert pt.prune(pruned, rate=0.2, pattern="1:4") == 8
+
+
 def test_n_of_m_is_refused_where_an_output_has_one_input():
     inputs = keras.Input((5, 5, 4))
     model = keras.Model(inputs, L.DepthwiseConv2D(3, name="deep")(inputs))
@@ -316,6 +326,14 @@ def test_n_of_m_is_refused_where_an_output_has_one_input():
         ValueError, "`pattern` 2:4", "deep/kernel of a DepthwiseConv2D", "exclude"
     ):
         pt.prune(pt.PrunedModel(model), rate=0.2, pattern="2:4")
+
+
+def test_groups_and_blocks_larger_than_a_kernel_take_no_more_memory():
+    scores = np.arange(1, 13).reshape(4, 3)
+    units = units_of("block_999999x999999", scores)
+    assert flat(units.scores) == [78]
+    units = units_of("3:999999", scores)
+    assert units.held.numpy().astype(int).tolist() == [[0] * 3, *[[1] * 3] * 3]
 
 
 # Names

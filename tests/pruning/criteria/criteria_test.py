@@ -2,6 +2,7 @@
 
 import functools
 import itertools
+import logging
 
 import keras
 import numpy as np
@@ -305,3 +306,19 @@ def test_scores_are_compiled_once_for_a_model_and_a_loss(name):
     other = {**given, "loss_fn": toys.cross_entropy()}
     scores(name, pruned, **other)
     assert len(traces) > first or name == "wanda"
+
+
+def test_many_models_are_scored_without_a_word_of_tensorflow_s():
+    """It warns of what it takes for the same function, traced too often."""
+    heard = []
+    handler = logging.Handler()
+    handler.emit = lambda record: heard.append(record.getMessage())
+    logger = logging.getLogger("tensorflow")
+    logger.addHandler(handler)
+    try:
+        for width in range(3, 12):
+            pruned = pt.PrunedModel(toys.mlp((6, width, 3)))
+            scores("wanda", pruned, **everything(pruned))
+    finally:
+        logger.removeHandler(handler)
+    assert heard == []

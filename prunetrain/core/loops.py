@@ -288,25 +288,27 @@ class TrainLoop:
         """Steps `step` to `end - 1`, with the batches that `take(place)` finds."""
         if self._mask_update is None:
             return self._repeat_step(take, seed, place, step, end, total)
-        # A loop around the loop, since a choice at each step would keep XLA from
-        # updating variables in place.
+        # Loops around and beside the loop, not a choice at each step, and even those of
+        # one turn: XLA would copy every variable that a branch may change.
         while step < end:
             due = self._mask_update.next_due(step)
+            after = tf.minimum(end - 1, due) + 1
             if self._mask_update.replaces_update:
                 place, step, total = self._repeat_step(
                     take, seed, place, step, tf.minimum(end, due), total
                 )
-                if step < end:
+                while step < after:
                     batch = self._prepared(*take(place), seed, step)
                     total += self._due_step(*batch, step, tf.identity(seed))
                     place += self._batch_size
                     step += 1
             else:
                 place, step, total = self._repeat_step(
-                    take, seed, place, step, tf.minimum(end - 1, due) + 1, total
+                    take, seed, place, step, after, total
                 )
-                if step > due:
+                while due < step:
                     self._mask_update.change(None, due, tf.identity(seed))
+                    due = step
         return place, step, total
 
     def _repeat_step(self, take, seed, place, step, end, total):

@@ -112,8 +112,7 @@ def prune_to(pruned, groups, fraction, scores):
     masks = values(pruned.masks)
     for group in groups:
         old = _pool(masks, group)
-        live = tf.add_n([_count(mask) for mask in old])
-        missing = _target(fraction, old) - (_size(old) - live)
+        missing = _target(fraction, old) - (_size(old) - topk.count(old))
         _select(pruned, group, scores, old, tf.maximum(missing, 0))
     zero_pruned(pruned)
 
@@ -154,7 +153,7 @@ def move(pruned, fraction, scores):
 
 def _moved(mask, fraction, drop_scores, grow_scores):
     """The mask without what is dropped, and then with what is grown."""
-    live = _count(mask)
+    live = topk.count([mask])
     count = tf.minimum(_rounded(fraction, live), _size([mask]) - live)
     (kept,) = topk.remove_lowest([drop_scores], [mask], count)
     (rest,) = topk.remove_lowest([grow_scores], [~kept], count)
@@ -177,18 +176,21 @@ def draw(kernels, step, seed):
     first = step * len(kernels)
     return [
         # No epoch's or augmentation's seed: theirs are not below 0 in the second place.
-        _draw_one(kernel.shape, tf.stack([seed, -1 - first - index]))
+        (_as_floats, (_draw_bits(kernel.shape, tf.stack([seed, -1 - first - index])),))
         for index, kernel in enumerate(kernels)
     ]
 
 
-def _draw_one(shape, seed):
+def _draw_bits(shape, seed):
     # Integers, since XLA and TensorFlow make other floats of the same bits; "philox",
     # since "auto_select" depends on the device.
-    bits = tf.random.stateless_uniform(
+    return tf.random.stateless_uniform(
         shape, seed, minval=None, maxval=None, dtype=tf.int32, alg="philox"
     )
-    # As many as a float holds.
+
+
+def _as_floats(bits):
+    # As many bits as a float holds.
     return tf.cast(tf.bitwise.right_shift(bits, 8), tf.float32)
 
 
@@ -204,11 +206,6 @@ def _rounded(fraction, count):
 
 def _size(masks):
     return sum(mask.shape.num_elements() for mask in masks)
-
-
-def _count(mask):
-    """How many live: int32 within a tensor, int64 across."""
-    return tf.cast(tf.reduce_sum(tf.cast(mask, tf.int32)), tf.int64)
 
 
 def _pool(tensors, group):

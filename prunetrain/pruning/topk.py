@@ -97,15 +97,15 @@ def _is_before(end, tensor):
     return tf.reshape(tf.reshape(before, [-1])[:size], tensor.shape)
 
 
-def _search(lowest, count, integer, position_bits):
-    """The bounds below which `count` elements lie.
+def _search(lowest, wanted, integer, position_bits):
+    """The bounds below which `wanted` elements lie.
 
     Searched from the most significant bit, from the lowest key there is, whose first
     addition wraps around, as two's complement does.
 
     Args:
         lowest: `(key bound, end) -> conditions` as in `remove_lowest`.
-        count: int64 scalar.
+        wanted: int64 scalar.
         integer: dtype of keys.
         position_bits: how many bits a position has.
     """
@@ -114,8 +114,8 @@ def _search(lowest, count, integer, position_bits):
         of_key = bit >= position_bits
         new_key = tf.where(of_key, key + _bit(bit - position_bits, integer), key)
         new_end = tf.where(of_key, end, end + _bit(bit, tf.int64))
-        num = _count(lowest(new_key, new_end, never=bit < 0))
-        fits = num <= count
+        num = count(lowest(new_key, new_end, never=bit < 0))
+        fits = num <= wanted
         return (
             bit - 1,
             tf.where(fits, new_key, key),
@@ -124,7 +124,7 @@ def _search(lowest, count, integer, position_bits):
         )
 
     _, key, end, _ = tf.while_loop(
-        lambda bit, key, end, below: (bit >= 0) & (below != count),
+        lambda bit, key, end, below: (bit >= 0) & (below != wanted),
         refine,
         [
             tf.constant(integer.size * 8 + position_bits - 1),
@@ -140,7 +140,7 @@ def _bit(place, dtype):
     return tf.bitwise.left_shift(one, tf.cast(tf.maximum(place, 0), dtype))
 
 
-def _count(conditions):
+def count(conditions):
     """How many hold in all: int8 in groups, int32 within a tensor, int64 across."""
     return tf.add_n([tf.cast(_count_one(x), tf.int64) for x in conditions])
 

@@ -3,6 +3,7 @@
 import functools
 import itertools
 import math
+import re
 
 import keras
 import numpy as np
@@ -411,6 +412,24 @@ def test_another_optimizer_of_the_model_is_zeroed_too():
     run.pruned.mask_slots()
     run.loop(0, NUM_STEPS)
     pt.testing.assert_masks_hold(run.pruned, other)
+
+
+# Memory
+
+
+def test_a_change_copies_no_weights_under_xla():
+    """As it would if it stood behind a condition: kernel and both moments."""
+    pruned = pt.PrunedModel(toys.mlp((64, 48, 3)))
+    loop = pt.make_train_loop(
+        *(pruned, OPTIMIZERS["adam"](), toys.cross_entropy()),
+        *(*toys.dataset(num_features=64), BATCH_SIZE),
+        mask_update=RULES["gradual"][0](pruned),
+    )
+    zero = tf.constant(0, tf.int64)
+    compiled = loop._run.experimental_get_compiler_ir(zero, zero + 1, 0.0)
+    text = compiled(stage="optimized_hlo")
+    assert re.search(r"f32\[64,48\]\S* fusion\(", text)
+    assert not re.search(r"f32\[64,48\]\S* copy\(", text)
 
 
 # By hand

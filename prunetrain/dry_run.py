@@ -1,5 +1,6 @@
 """What a run would do, and how long it would take, told without doing it."""
 
+import collections
 import dataclasses
 import math
 import resource
@@ -27,6 +28,7 @@ class Forecast:
     Attributes:
         levels: a list per round from 0 of `LayerSparsity` per kernel, as far as there
             is something to prune.
+        skipped: how many variables are not pruned, by reason.
         num_trainings, num_steps, num_evaluations: in all replicates and branches.
         step_seconds, evaluation_seconds, pruning_seconds: measured once each.
         memory, disk: bytes; the peak so far, and what the files will take.
@@ -34,6 +36,7 @@ class Forecast:
     """
 
     levels: list
+    skipped: dict
     num_trainings: int
     num_steps: int
     num_evaluations: int
@@ -88,6 +91,9 @@ def forecast(config, clock=time.perf_counter):
     evaluations = [-(-n // config.eval_every) + 4 for n in steps]
     return Forecast(
         levels=levels,
+        skipped=collections.Counter(
+            choice.reason for choice in lab.pruned.choices if not choice.prunable
+        ),
         num_trainings=len(trainings) * config.replicates,
         num_steps=sum(steps) * config.replicates,
         num_evaluations=sum(evaluations) * config.replicates,
@@ -109,6 +115,8 @@ def print_forecast(config, console=None):
         console.print(text, highlight=False, markup=False, soft_wrap=True)
 
     console.print(table(found.levels))
+    for reason, count in found.skipped.items():
+        say(f"Not pruned: {count} variable{'s' if count > 1 else ''} ({reason})")
     say(
         f"{found.num_trainings:,} trainings, {found.num_steps:,} steps in all, "
         f"{1000 * found.step_seconds:.3g} ms each; {found.num_evaluations:,} "

@@ -78,6 +78,7 @@ def test_it_is_printed_within_80_columns_and_nothing_is_written(tmp_path, monkey
     dry_run.print_forecast(settings(eval_every=50), console)
     lines = text.getvalue().splitlines()
     assert "net/hidden/kernel" in text.getvalue()
+    assert any(line.startswith("Not pruned: 2 variables (") for line in lines)
     assert any(line.startswith("Note: --eval_every=50 is more than") for line in lines)
     assert not list(tmp_path.iterdir())
 

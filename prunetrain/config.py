@@ -16,7 +16,9 @@ from prunetrain.options import ConfigError
 from prunetrain.pruning import controls
 from prunetrain.pruning.allocation import ALLOCATIONS
 from prunetrain.pruning.criteria import CRITERIA
+from prunetrain.pruning.dynamic import MASK_UPDATES
 from prunetrain.pruning.patterns import PATTERNS
+from prunetrain.pruning.schedules import SCHEDULES as SCHEDULES_OF_SPARSITY
 from prunetrain.registry import parse_arguments
 
 COMPILE_MODES = {
@@ -43,6 +45,8 @@ PRUNE_AT = {
     "end": "the weights at the end of the round before",
     "init": "the initial weights, under the masks of the round before; round 0 is only "
     "evaluated",
+    "during": "those of the round's own training, little by little, as "
+    "--sparsity_schedule says; round 0 is only evaluated. Needs --sparsities",
 }
 ACCURACIES = {
     "overall": "one number",
@@ -280,6 +284,47 @@ class Config:
     prune_at: str = options.option(
         "Pruning", "end", "which weights are scored", choices=PRUNE_AT
     )
+    sparsity_schedule: str = options.option(
+        "Pruning",
+        "cubic",
+        "how sparsity rises in a training with --prune_at=during, from "
+        "--update_begin to --update_end",
+        choices=SCHEDULES_OF_SPARSITY,
+        importable=True,
+    )
+    mask_updates: str = options.option(
+        "Pruning",
+        "static",
+        "how masks change in a training while the sparsity stays",
+        choices={k: v for k, v in MASK_UPDATES.items() if k != "gradual"},
+        importable=True,
+    )
+    drop_fraction: float = options.option(
+        "Pruning",
+        0.3,
+        "what moves at the first of --mask_updates (set, rigl), falling to nothing as "
+        "half a cosine does",
+        unit="fraction of the weights that remain",
+        low=0,
+        below=1,
+    )
+    update_every: int = options.option(
+        "Pruning",
+        100,
+        "steps from one change of the masks in a training to the next",
+        unit="steps",
+        low=1,
+    )
+    update_begin: int = options.option(
+        "Pruning", 0, "step of the first of them", unit="step", low=0
+    )
+    update_end: int = options.option(
+        "Pruning",
+        0,
+        "step that ends them. 0: three quarters of the training",
+        unit="step",
+        low=0,
+    )
     layer_rates: tuple[str, ...] = options.option(
         "Pruning",
         (),
@@ -291,11 +336,40 @@ class Config:
     criterion: str = options.option(
         "Pruning", "magnitude", "which weights go first", choices=CRITERIA
     )
+    criterion_batches: int = options.option(
+        "Pruning",
+        10,
+        "how many batches of training examples are looked at, by the criteria that "
+        "look at examples; the first ones of the training, without augmentation",
+        unit="batches",
+        low=1,
+        below=1001,
+    )
     allocation: str = options.option(
         "Pruning", "layerwise", "how many each layer loses", choices=ALLOCATIONS
     )
     pattern: str = options.option(
-        "Pruning", "element", "what is removed together", choices=PATTERNS
+        "Pruning",
+        "element",
+        "what is removed together; --prune_rate counts such units",
+        choices=PATTERNS,
+    )
+    prune_iterations: int = options.option(
+        "Pruning",
+        0,
+        "steps in which a round's pruning is done, with scores taken anew in each. 0: "
+        "as the criterion has it, 100 for synflow, 1 for the others",
+        unit="steps",
+        low=0,
+        below=10_001,
+    )
+    min_kept: int = options.option(
+        "Pruning",
+        0,
+        "weights of each layer that are never pruned, its highest-scored ones. Other "
+        "layers make up for it, or the run ends (layerwise) where it cannot be held",
+        unit="weights",
+        low=0,
     )
     prune_include: tuple[str, ...] = options.option(
         "Pruning",
@@ -355,6 +429,7 @@ class Config:
             object.__setattr__(self, field.name, value)
         self._check_sparsities()
         self._check_pairs()
+        self._check_updates()
         self._check_rewind()
         self._check_controls()
 
@@ -439,19 +514,53 @@ class Config:
                 self.rewind_step,
                 f"must be 0 with rewind={given}, which takes nothing from that step",
             )
-        if self.rewind_step and self.prune_at == "init":
+        if self.rewind_step and self.prune_at != "end":
             raise ConfigError(
                 "rewind_step",
                 self.rewind_step,
-                "must be 0 with prune_at=init: nothing is trained before pruning",
+                f"must be 0 with prune_at={self.prune_at}: nothing is trained before",
             )
-        if "end" in sources.values() and self.prune_at == "init":
+        if "end" in sources.values() and self.prune_at != "end":
             raise ConfigError(
                 "rewind",
                 given,
-                "must take nothing from the end of a round with prune_at=init, whose "
-                "rounds start from the initial weights: late, lottery or reinit",
+                f"must take nothing from the end of a round with prune_at="
+                f"{self.prune_at}, whose rounds start from the initial weights: late, "
+                "lottery or reinit",
             )
+
+    def _check_updates(self):
+        begin, end = self.update_steps()
+        changes = self.prune_at == "during" or self.mask_updates != "static"
+        if changes and not begin < end < self.train_steps:
+            raise ConfigError(
+                "update_end",
+                self.update_end,
+                f"must be after update_begin={begin} and before train_steps="
+                f"{self.train_steps}",
+            )
+        if self.prune_at != "during":
+            return
+        needed = {
+            "criterion": "magnitude",
+            "pattern": "element",
+            "mask_updates": "static",
+        }
+        for name, value in needed.items():
+            if getattr(self, name) != value:
+                raise ConfigError(
+                    name, getattr(self, name), f"must be {value} with prune_at=during"
+                )
+        if not self.sparsities:
+            raise ConfigError(
+                "prune_at",
+                self.prune_at,
+                "needs --sparsities, as 0.9: how sparse the training ends",
+            )
+
+    def update_steps(self):
+        """The steps at which changes of the masks in a training begin and end."""
+        return self.update_begin, self.update_end or self.train_steps * 3 // 4
 
     def _check_controls(self):
         try:

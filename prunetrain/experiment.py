@@ -169,9 +169,11 @@ def find_tickets(lab, config, replicate, directory, display):
             raise diverged(lab, starts, directory, key, progress, error) from error
         test_at_last = lab.evaluate("test", last.step)
         directory.save_weights(lab.pruned.model, replicate, branch, round)
+        if lab.mask_update:
+            directory.save_masks(replicate, round, *lab.masks_by_path(), branch=branch)
         if branch == "ticket":
             prune(lab, starts, key, directory, display, log, last.step)
-        lab.best.restore()
+        lab.best.restore(masks=bool(lab.mask_update))
         log.finish(best, last, lab.evaluate("test", best.step), test_at_last)
 
 
@@ -185,8 +187,15 @@ def prune(lab, starts, key, directory, display, log, step):
         return
     if config.prune_at == "init":
         starts.draw_initial(("weights", "state"))
-    seed = starts_lib.seed_for(config, "criterion", replicate, round)
-    masks, problem = lab.next_masks(seed, round)
+    if config.prune_at == "during":
+        # The next round goes on from these.
+        directory.save_masks(replicate, round + 1, *lab.masks_by_path())
+        return
+    masks, problem = lab.next_masks(
+        starts_lib.seed_for(config, "criterion", replicate, round),
+        starts_lib.seed_for(config, "weights", replicate),
+        round,
+    )
     if problem:
         directory.end_at(replicate, round, problem)
         if round < config.rounds:

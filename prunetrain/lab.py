@@ -4,7 +4,6 @@ TensorFlow is loaded with the first `Lab`: a process that leaves the training to
 workers does without.
 """
 
-import contextlib
 import dataclasses
 import platform
 import time
@@ -12,20 +11,15 @@ import warnings
 
 import numpy as np
 
+from prunetrain import build, data, metrics, models
 from prunetrain import config as config_lib
-from prunetrain import data, losses, metrics, models, optimizers, plans
 from prunetrain.config import ConfigError
 from prunetrain.data import augmentation
-from prunetrain.errors import InputError, told
+from prunetrain.errors import InputError, RunError
 from prunetrain.lazy import keras, tf
+from prunetrain.pruning.criteria import CRITERIA
 from prunetrain.runs import workers
 
-# What may turn out not to fit when the first step is made.
-_MEETING = (
-    *("model", "model_args", "precision", "task", "loss", "loss_args", "augment"),
-    *("optimizer", "optimizer_args", "learning_rate_schedule"),
-    *("learning_rate_schedule_args", "warmup_steps", "train_steps"),
-)
 # A signal waits for the end of a dispatch.
 _DISPATCH_SECONDS = 0.5
 
@@ -166,7 +160,7 @@ class Lab:
         self._shapes = dataset.input_shape, dataset.num_classes
         # Layers draw initial values from the global seed even if these are replaced.
         keras.utils.set_random_seed(config.seed)
-        self.pruned = self._prunable(self._make_model())
+        self.pruned = build.make_pruned(config, build.make_model(config, self._shapes))
         if compile == "xla" and steps.has_max_pooling(self.pruned.model):
             raise ConfigError(
                 "compile",
@@ -174,11 +168,12 @@ class Lab:
                 "must be auto, hybrid or graph for a model with max pooling, whose "
                 "gradient XLA does not have deterministic",
             )
-        self.optimizer = self._make_optimizer()
-        self._rates = self._rates_per_kernel()
-        with _going_together(config):
-            self._check_last_rate()
+        self.optimizer = build.make_optimizer(config)
+        self._rates = build.rates_per_kernel(config, self.pruned)
+        with build.going_together(config):
+            build.check_last_rate(config)
             self._build_loops(dataset, compile, stream)
+        self._check_pruning()
         self.rewind = snapshot.Snapshot(self.pruned, self.optimizer)
         self.best = snapshot.Snapshot(self.pruned)
         self.state = tf.train.Checkpoint(variables=self._variables())
@@ -193,7 +188,11 @@ class Lab:
         from prunetrain.core import loops
 
         config = self.config
-        loss_fn, tally = self._make_loss(dataset)
+        loss_fn, tally = build.make_loss(config, self.pruned, dataset)
+        self._loss_fn = loss_fn
+        # Sparsity at the begin and at the end of a training's updates of the masks.
+        self._targets = [tf.Variable(0.0, False, dtype=tf.float64) for _ in range(2)]
+        self.mask_update = build.make_mask_update(config, self.pruned, self._targets)
         self.loop = loops.make_train_loop(
             self.pruned,
             self.optimizer,
@@ -203,6 +202,7 @@ class Lab:
             compile=compile,
             augment=augmentation.chained(config.augment),
             stream=stream,
+            mask_update=self.mask_update,
         )
         self._evaluate = {
             split: loops.make_eval_loop(
@@ -234,8 +234,31 @@ class Lab:
             *self.rewind.variables,
             *self.best.variables,
             self.loop.seed,
+            *self._targets,
+            *(self.mask_update.variables if self.mask_update else ()),
         ]
         return list({id(variable): variable for variable in found}.values())
+
+    def start_mask_updates(self, round):
+        """What changes the masks in a training starts anew: for that of a round."""
+        if not self.mask_update:
+            return
+        for variable in self.mask_update.variables:
+            variable.assign(tf.zeros_like(variable))
+        sparsities = (0.0, 0.0, *self.config.sparsities)
+        if self.config.prune_at == "during":
+            pair = sparsities[round], sparsities[round + 1]
+        else:
+            pair = (self.pruned.sparsity(),) * 2
+        for target, sparsity in zip(self._targets, pair, strict=True):
+            target.assign(sparsity)
+
+    @property
+    def settled_at(self):
+        """The step of a training from which on it is as sparse as it will be."""
+        during = self.config.prune_at == "during"
+        # The last change comes after the step that ends the updates.
+        return self.config.update_steps()[1] + 1 if during else 0
 
     def make_dense(self):
         """Masks that keep every weight."""
@@ -251,7 +274,8 @@ class Lab:
         from prunetrain.core import snapshot
 
         keras.utils.set_random_seed(seed)
-        model, optimizer = self._make_model(fresh), self._make_optimizer()
+        model = build.make_model(self.config, self._shapes, fresh)
+        optimizer = build.make_optimizer(self.config)
         shapes, now = (
             [tuple(v.shape) for v in m.variables] for m in (self.pruned.model, model)
         )
@@ -269,6 +293,11 @@ class Lab:
         self.pruned.apply_masks()
         # Some optimizers' slots do not start at zero.
         self.pruned.mask_slots(self.optimizer)
+
+    def masks_by_path(self):
+        """The kernels' paths and their masks, as they are now."""
+        paths = [kernel.path for kernel in self.pruned.kernels]
+        return paths, [mask.numpy() for mask in self.pruned.masks]
 
     def kernels(self):
         """The kernels as arrays, as they are now."""
@@ -314,20 +343,25 @@ class Lab:
             if tf.as_dtype(variable.dtype).is_floating
         )
 
-    def next_masks(self, seed, round):
+    def next_masks(self, seed, weights_seed, round=0):
         """The next round's masks, from the present weights, or why there are none.
 
         Args:
             seed: for criteria that draw random numbers.
+            weights_seed: what the initial weights were drawn from.
             round: the round that the masks follow.
 
         Returns:
             `(masks, None)`, or `(None, reason)`.
+
+        Raises:
+            RunError: the weights cannot be scored.
         """
         from prunetrain.pruning import prune
 
         config = self.config
         remaining = sum(layer.kept for layer in self.pruned.layer_sparsity())
+        needs = CRITERIA[config.criterion].needs
         name, fraction = "rate", config.prune_rate
         if config.sparsities:
             name, fraction = "sparsity", config.sparsities[round]
@@ -338,15 +372,57 @@ class Lab:
                 criterion=config.criterion,
                 allocation=config.allocation,
                 pattern=config.pattern,
+                initial=self._initial(weights_seed) if "initial" in needs else None,
+                data=self._batches(config.criterion_batches),
+                loss_fn=self._loss_fn,
                 layer_rates=self._rates,
                 seed=seed,
+                iterations=config.prune_iterations or None,
+                min_kept=config.min_kept,
             )
         except prune.NoWeightLeftError as error:
             return None, str(error)
+        except ValueError as error:
+            raise RunError(f"--criterion={config.criterion}: {error}") from error
         if remaining == sum(int(tf.math.count_nonzero(mask)) for mask in masks):
             asked = f"a {name} of {fraction:g}"
             return None, f"{asked} prunes none of the {remaining} weights"
         return masks, None
+
+    def _check_pruning(self):
+        """Raises InputError if the criterion or the pattern does not fit the model."""
+        from prunetrain.pruning import prune
+
+        config = self.config
+        if not config.rounds:
+            return
+        try:
+            prune.check(
+                self.pruned,
+                config.criterion,
+                config.pattern,
+                initial=[kernel.value for kernel in self.pruned.kernels],
+                data=self._batches(1),
+                loss_fn=self._loss_fn,
+            )
+        except ValueError as error:
+            raise InputError(
+                f"--criterion={config.criterion} --pattern={config.pattern} do not go "
+                f"with --model={config.model}: {error}"
+            ) from error
+
+    def _batches(self, count):
+        """The first batches of the training examples, if the criterion needs them."""
+        needed = "data" in CRITERIA[self.config.criterion].needs
+        return list(self.loop.batches(count)) if needed else None
+
+    def _initial(self, seed):
+        """The kernels as they are drawn from this seed."""
+        keras.utils.set_random_seed(seed)
+        fresh = build.make_model(self.config, self._shapes)
+        pairs = zip(self.pruned.model.variables, fresh.variables, strict=True)
+        values = {id(mine): drawn.value for mine, drawn in pairs}
+        return [values[id(kernel)] for kernel in self.pruned.kernels]
 
     def evaluate(self, split, step):
         """`Evaluation` of the present weights on "validation" or "test"."""
@@ -372,159 +448,3 @@ class Lab:
         found = self.evaluate("validation", step)
         self.pruned.set_masks(present, allow_regrowth=True)
         return found, kept
-
-    def _make_model(self, fresh=False):
-        arguments = self.config.arguments("model_args")
-        with _policy(self.config.precision):
-            return models.make(self.config.model, *self._shapes, arguments, fresh)
-
-    def _prunable(self, model):
-        """`PrunedModel` of what the settings include and do not exclude."""
-        from prunetrain.core import pruned_model, selection
-
-        config = self.config
-        patterns = [x or None for x in (config.prune_include, config.prune_exclude)]
-        try:
-            return pruned_model.PrunedModel(model, selection.kernels(*patterns))
-        except ValueError as error:
-            raise InputError(
-                f"--prune_include={','.join(config.prune_include)} "
-                f"--prune_exclude={','.join(config.prune_exclude)}: {error}"
-            ) from error
-
-    def _make_optimizer(self):
-        config, rate = self.config, self._make_rate()
-        with _arguments(config, "optimizer_args") as arguments:
-            optimizer = optimizers.make_optimizer(config.optimizer, rate, **arguments)
-        if config.precision == "mixed_float16":
-            return keras.optimizers.LossScaleOptimizer(optimizer)
-        return optimizer
-
-    def _make_rate(self):
-        """The learning rate: a number, or a function of the optimizer's steps."""
-        config = self.config
-        with _arguments(config, "learning_rate_schedule_args") as arguments:
-            schedule = optimizers.SCHEDULES[config.learning_rate_schedule]
-            rate = schedule(config.learning_rate, config.train_steps, **arguments)
-        return optimizers.with_warmup(rate, config.warmup_steps)
-
-    def _check_last_rate(self):
-        """Raises ConfigError if rounds are to go on at a learning rate of 0."""
-        config, rate = self.config, self._make_rate()
-        goes_on = plans.sources(config)["schedule"] == "end" and callable(rate)
-        if goes_on and not float(rate(config.train_steps)) > 0:
-            name = config.learning_rate_schedule
-            raise ConfigError(
-                "rewind",
-                ",".join(config.rewind),
-                "goes on at the last rate, which must be above 0. With "
-                f"learning_rate_schedule={name} it is 0: take another, or end it above "
-                "(alpha for cosine, end_learning_rate for linear)",
-            )
-
-    def _make_loss(self, dataset):
-        """The loss, and what counts right answers."""
-        config, width = self.config, dataset.num_classes
-        outputs = self.pruned(dataset.train[0][:64])
-        _check_outputs(config.task, outputs, width)
-        with _arguments(config, "loss_args") as arguments:
-            at_half = losses.decides_at_half(
-                config.loss, config.task, arguments, self.pruned.model, outputs
-            )
-            loss_fn = losses.make_loss(
-                config.loss, config.task, at_half, width, **arguments
-            )
-        return loss_fn, metrics.make_tally(config.task, at_half, width)
-
-    def _rates_per_kernel(self):
-        """`layer_rates`, or by default half the rate for the output layer."""
-        from prunetrain.core import selection
-        from prunetrain.pruning import prune
-
-        config = self.config
-        paths = [kernel.path for kernel in self.pruned.kernels]
-        if config.layer_rates:
-            try:
-                return prune.fractions_by_path(
-                    paths, config.rates_by_pattern(), config.prune_rate
-                )
-            except ValueError as error:
-                raise ConfigError(
-                    "layer_rates",
-                    ",".join(config.layer_rates),
-                    f"does not fit: {error}",
-                ) from error
-        if config.allocation != "layerwise" or config.sparsities:
-            return None
-        # Frankle & Carbin 2019, figure 2: the output layer at half the rate. It may be
-        # excluded from pruning.
-        every = selection.kernels()(self.pruned.model)
-        output = [choice.variable for choice in every if choice.prunable][-1:]
-        halved = [any(kernel is x for x in output) for kernel in self.pruned.kernels]
-        return [config.prune_rate / (2 if half else 1) for half in halved]
-
-
-def _check_outputs(task, outputs, width):
-    """Raises ValueError unless they are `[batch, width]`; spare classes do no harm."""
-    shape = getattr(outputs, "shape", None)
-    is_rows = shape is not None and len(shape) == 2
-    if task == "classes":
-        fits, what = is_rows and shape[1] >= 2, "class scores [batch, classes]"
-    else:
-        fits, what = is_rows and shape[1] == width, f"[batch, {width}] for task={task}"
-    if not fits:
-        raise ValueError(
-            f"the model's outputs must be {what}. Received: outputs of shape {shape} "
-            f"({type(outputs).__name__})"
-        )
-
-
-@contextlib.contextmanager
-def _policy(name):
-    """Layers are made under this dtype policy."""
-    before = keras.config.dtype_policy()
-    keras.config.set_dtype_policy(name)
-    try:
-        yield
-    finally:
-        keras.config.set_dtype_policy(before)
-
-
-@contextlib.contextmanager
-def _going_together(config):
-    """What the code that the settings name raises, as InputError with the settings."""
-    try:
-        yield
-    except InputError:
-        raise
-    # The user's code, Keras and TensorFlow fail in dozens of ways.
-    except Exception as error:
-        default = config_lib.Config()
-        given = [
-            f"--{name}={shown}"
-            for name in _MEETING
-            if (shown := _typed(getattr(config, name)))
-            != _typed(getattr(default, name))
-            or name == "model"
-        ]
-        raise InputError(
-            f"{' '.join(given)} cannot be trained on --dataset={config.dataset}: "
-            f"{told(error)}"
-        ) from error
-
-
-def _typed(value):
-    return ",".join(value) if isinstance(value, tuple) else value
-
-
-@contextlib.contextmanager
-def _arguments(config, field):
-    """The arguments that a field holds, for a call that may refuse them."""
-    try:
-        yield config.arguments(field)
-    except InputError:
-        raise
-    except (TypeError, ValueError) as error:
-        raise ConfigError(
-            field, getattr(config, field), f"does not fit: {error}"
-        ) from error

@@ -13,5 +13,10 @@ class _LazyModule(types.ModuleType):
         return getattr(importlib.import_module(self.__name__), name)
 
 
-tf = _LazyModule("tensorflow")
-keras = _LazyModule("keras")
+def module(name):
+    """The module of that name, imported when it is first asked for something."""
+    return _LazyModule(name)
+
+
+tf = module("tensorflow")
+keras = module("keras")

@@ -25,7 +25,7 @@ import warnings
 
 from absl import flags
 
-from prunetrain import analysis, experiment, flagfiles
+from prunetrain import analysis, dry_run, experiment, flagfiles, registry
 from prunetrain.config import Config, ConfigError
 from prunetrain.errors import InputError, RunError
 from prunetrain.runs import signals
@@ -50,9 +50,14 @@ def main(argv=None):
         if {"--help", "-h", "-help", "--helpfull", "--helpshort"} & set(argv[1:]):
             print(help_text())
             return 0
+        argv, dry = _without_dry_run(argv)
         config = parse(argv)
         _check_backend()
         warnings.showwarning = _show_warning
+        if dry:
+            _start_quietly()
+            dry_run.print_forecast(config)
+            return 0
         directory = experiment.open_directory(config)
         flagfile = directory.path / "flags.txt"
         to_go_on = (
@@ -95,6 +100,12 @@ def console():
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     sys.exit(main())
+
+
+def _without_dry_run(argv):
+    """The command line without --dry_run, and whether it was there."""
+    rest = [argv[0], *(word for word in argv[1:] if word != "--dry_run")]
+    return rest, len(rest) < len(argv)
 
 
 def parse(argv):
@@ -176,7 +187,8 @@ def help_text():
         lines.extend(_choice_lines(meta["choices"] or {}, wrap))
     lines.append(
         "Files:\n  --flagfile=FILE\n      Reads flags from a file, one a line; in it, "
-        "FILE counts from its folder."
+        "FILE counts from its folder.\nInstead of the run:\n  --dry_run\n      "
+        "Tells what it would prune and how long it would take; writes nothing."
     )
     return "\n".join(lines)
 
@@ -185,7 +197,7 @@ def _choice_lines(choices, wrap):
     """The names a flag takes, each with what it means where that is known."""
     texts = {
         name: what if isinstance(what, str) else what.__doc__.splitlines()[0]
-        for name, what in choices.items()
+        for name, what in registry.shown(choices).items()
     }
     if not any(texts.values()):
         return wrap.wrap(", ".join(texts))

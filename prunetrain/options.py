@@ -8,7 +8,7 @@ import typing
 
 from prunetrain.errors import InputError
 from prunetrain.flagfiles import can_hold
-from prunetrain.registry import is_import_path, nearest
+from prunetrain.registry import is_import_path, nearest, shown
 
 
 class ConfigError(InputError):
@@ -183,5 +183,5 @@ def _check_choice(field, value):
     raise ConfigError(
         field.name,
         value,
-        f"must be one of {', '.join(choices)}{own}{nearest(value, choices)}",
+        f"must be one of {', '.join(shown(choices))}{own}{nearest(value, choices)}",
     )

@@ -48,7 +48,7 @@ def last_step(config, round, branch="ticket"):
     if round:
         trained = not function or function.trained
     else:
-        trained = not config.starts_trained and config.prune_at != "init"
+        trained = not config.starts_trained and config.prune_at == "end"
     return config.train_steps if trained else first_step(config, round, branch)
 
 

@@ -80,6 +80,11 @@ def _literal(node):
     return node.id
 
 
+def shown(choices):
+    """`choices`, and the forms of names that a registry makes functions for."""
+    return {**choices, **getattr(choices, "forms", {})}
+
+
 class Registry(dict):
     """Functions by name; one of the user's own goes by package.module:function.
 
@@ -90,6 +95,7 @@ class Registry(dict):
     def __init__(self, kind):
         super().__init__()
         self.kind = kind
+        self.forms = {}
 
     def register(self, name):
         """Decorator: file the function under `name`."""
@@ -100,10 +106,41 @@ class Registry(dict):
 
         return add
 
+    def register_form(self, form, expression):
+        """Decorator: file a maker of functions whose names hold numbers, such as 2:4.
+
+        Args:
+            form: how such names look, for help and messages.
+            expression: regular expression for the whole name. Its groups, as whole
+                numbers, are the maker's arguments; it returns the function, or None if
+                the numbers make no sense.
+        """
+
+        def add(maker):
+            maker.expression = expression
+            self.forms[form] = maker
+            return maker
+
+        return add
+
+    def __contains__(self, name):
+        return super().__contains__(name) or self._made(name) is not None
+
     def __missing__(self, name):
+        function = self._made(name)
+        if function is not None:
+            return function
         if is_import_path(str(name)):
             return imported(self.kind, name)
         raise ValueError(
-            f"`{self.kind}` must be one of {', '.join(self)}{nearest(name, self)}, or "
-            f"package.module:function. Received: {self.kind}={name!r}"
+            f"`{self.kind}` must be one of {', '.join(shown(self))}"
+            f"{nearest(name, self)}, or package.module:function. "
+            f"Received: {self.kind}={name!r}"
         )
+
+    def _made(self, name):
+        for maker in self.forms.values():
+            match = re.fullmatch(maker.expression, str(name))
+            if match:
+                return maker(*map(int, match.groups()))
+        return None

@@ -35,6 +35,10 @@ class Starts:
 
     def begin(self, round, branch):
         """Brings the lab to where a training starts from."""
+        self._go_to_start(round, branch)
+        self._lab.start_mask_updates(round)
+
+    def _go_to_start(self, round, branch):
         if round:
             masks = self._directory.load_masks(self._replicate, round)
             self._assemble(round, plans.sources(self._config), "fresh")

@@ -80,7 +80,8 @@ def evaluate(lab, progress, log):
     train_loss = float(progress.total_loss) / num_steps if num_steps else None
     last = lab.evaluate("validation", progress.step)
     log.evaluated(last, train_loss)
-    if progress.best is None or last.loss < progress.best.loss:
+    best = progress.best
+    if best is None or best.step < lab.settled_at or last.loss < best.loss:
         lab.best.update()
         progress.best = last
     for split, loss in (("training", train_loss), ("validation", last.loss)):
@@ -200,9 +201,13 @@ class Log:
     def __init__(self, directory, display, key, pruned, progress):
         self._directory, self._display, self._progress = directory, display, progress
         self._where = dict(zip(("replicate", "branch", "round"), key, strict=True))
-        layers = pruned.layer_sparsity()
-        self._remaining = sum(layer.kept for layer in layers)
-        self._total = sum(layer.total for layer in layers)
+        self._pruned = pruned
+        self._total = sum(layer.total for layer in pruned.layer_sparsity())
+
+    @property
+    def _remaining(self):
+        # Masks may change during a training.
+        return sum(layer.kept for layer in self._pruned.layer_sparsity())
 
     def begin(self, step, last_step):
         self._last_step = last_step
@@ -228,10 +233,11 @@ class Log:
         """Writes the row of the finished training."""
         self._write("test", "best", test_at_best)
         self._write("test", "end", test_at_last)
+        remaining = self._remaining
         row = results.Row(
             **self._where,
-            weights_remaining=self._remaining,
-            sparsity=(self._total - self._remaining) / self._total,
+            weights_remaining=remaining,
+            sparsity=(self._total - remaining) / self._total,
             best_step=best.step,
             val_loss=best.loss,
             val_accuracy=best.accuracy,

@@ -152,7 +152,16 @@ VALUES = {
     },
     "criterion": {"magnitud": "mean 'magnitude'", "": "must be one of"},
     "allocation": {"layer": "mean 'layerwise'", "": "must be one of"},
-    "pattern": {"elements": "mean 'element'", "": "must be one of"},
+    "criterion_batches": {
+        **{**NO_INTEGERS, "0": "from 1 to 1000 (batches)"},
+        "1001": "from 1 to 1000 (batches)",
+    },
+    "pattern": {
+        **{"elements": "mean 'element'", "": "must be one of", "2:4:8": "N:M"},
+        **{"4:2": "N:M (N below M)", "0:4": "N:M", "block_4": "block_HxW"},
+    },
+    "prune_iterations": {**NO_INTEGERS, "10001": "from 0 to 10000 (steps)"},
+    "min_kept": NO_INTEGERS,
     "prune_include": NO_PATTERNS,
     "prune_exclude": NO_PATTERNS,
     "rewind_step": NO_INTEGERS,
@@ -163,6 +172,19 @@ VALUES = {
         ),
         **{"0.5,0.5": "only once", "0.8,0.5": "must rise"},
     },
+    "sparsity_schedule": {"cubik": "mean 'cubic'", "": "must be one of", "a": "one of"},
+    "mask_updates": {
+        "rigll": "mean 'rigl'",
+        "": "must be",
+        "gradual": "must be one of",
+    },
+    "drop_fraction": dict.fromkeys(
+        ["30", "1", "-0.1", "nan", "inf", "30%", "half", ""],
+        "from 0 to below 1 (fraction of the weights that remain), for example 0.2",
+    ),
+    "update_every": {**NO_INTEGERS, "0": "from 1 (steps)"},
+    "update_begin": NO_INTEGERS,
+    "update_end": NO_INTEGERS,
     "prune_at": {"ende": "mean 'end'", "": "must be one of end, init"},
     "rewind": {
         **{"lotery": "mean 'lottery'", "": "must begin with one of late", **NO_LINES},
@@ -670,6 +692,7 @@ IMPORTERS = {
         "lazy.py",
         "data/__init__.py",
         "models/__init__.py",
+        "pruning/criteria/__init__.py",
     ),
 }
 

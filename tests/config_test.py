@@ -47,7 +47,7 @@ def test_every_field_belongs_to_a_kind_that_is_tested_below():
     ] == LISTS
     assert NUMBERS == ["sparsities", "control_rounds"]
     assert len(FIELDS) == len(INTEGERS + FLOATS + TEXTS + LISTS + NUMBERS)
-    assert FLOATS == ["learning_rate", "prune_rate"]
+    assert FLOATS == ["learning_rate", "prune_rate", "drop_fraction"]
     others = {"workdir", "data_dir", "checkpoint_every"}
     assert set(TEXTS) - set(CHOICES) - set(ARGUMENTS) == others
 

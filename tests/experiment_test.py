@@ -1104,6 +1104,49 @@ def test_global_allocation_takes_the_lowest_of_all_layers(labs, tmp_path):
     assert bits(run.directory.load_masks(0, 1)) == bits(expected)
 
 
+def test_what_has_moved_farthest_since_initialisation_stays(labs, tmp_path):
+    """The weights of step 0 of round 0, drawn once more in every round."""
+    config = settings(criterion="movement", rounds=2, rewind_step=3)
+    run = perform(config, tmp_path, labs)
+    initial = run.at[(0, "ticket", 0), 0].kernels
+    for round in (1, 2):
+        trained = run.at[(0, "ticket", round - 1), 12]
+        for index, rate in enumerate((0.2, 0.1)):
+            old = trained.masks[index]
+            moved = abs(trained.kernels[index] - initial[index])
+            (expected,) = toys.lowest_removed(
+                [moved], [old], int(rate * old.sum() + 0.5)
+            )
+            found = run.directory.load_masks(0, round)[index]
+            np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize("criterion", ["snip", "random"])
+def test_streamed_data_give_the_same_masks(criterion, tmp_path):
+    bits_of = []
+    for stream in ("never", "always"):
+        changes = {"criterion": criterion, "criterion_batches": 3, "stream": stream}
+        config = settings(rounds=1, train_steps=4, seed=5, **changes)
+        run = perform(config, tmp_path / stream)
+        bits_of.append(bits(run.directory.load_masks(0, 1)))
+    assert bits_of[0] == bits_of[1]
+
+
+def test_rounds_end_where_n_of_m_is_reached(tmp_path):
+    """192 weights by 0.2 and 36 by 0.1; half of them may go."""
+    config = settings(rounds=9, train_steps=4, pattern="2:4")
+    run = perform(config, tmp_path)
+    hidden = [192, 154, 123, 98]
+    assert [row.weights_remaining for row in run.rows] == [
+        sum(both) for both in zip(hidden, [36, 32, 29, 26], strict=True)
+    ]
+    (said,) = run.said
+    assert "No round after 3: net/hidden/kernel can lose 2 of 98" in said
+    for mask in run.directory.load_masks(0, 3):
+        groups = mask.T.reshape(-1, 4)
+        assert (groups.sum(1) >= 2).all()
+
+
 def test_layer_rates_replace_the_rate_where_they_match(tmp_path):
     config = settings(layer_rates="output=0.5", rounds=1, train_steps=4)
     run = perform(config, tmp_path)

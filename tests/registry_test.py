@@ -60,6 +60,37 @@ def test_nearest_suggests_two_names_at_most():
     assert text.count("'adam") == 2
 
 
+# Names with numbers in them
+
+
+@pytest.fixture
+def zoo(pets):
+    @pets.register_form("N_cats", "([1-9][0-9]?)_cats")
+    def cats(number):
+        return None if number > 9 else lambda: ["a cat"] * number
+
+    return pets
+
+
+def test_a_form_makes_the_function_that_a_name_asks_for(zoo):
+    assert zoo["3_cats"]() == ["a cat"] * 3
+    assert "3_cats" in zoo
+    assert zoo["cat"]() == "a cat"
+
+
+@pytest.mark.parametrize("name", ["0_cats", "_cats", "3_cats ", "12_cats", "N_cats", 3])
+def test_a_name_that_no_form_makes_anything_of_is_unknown(name, zoo):
+    assert name not in zoo
+    with toys.raises(ValueError, "`pet` must be one of cat, hamster, N_cats", "Rec"):
+        zoo[name]
+
+
+def test_forms_are_shown_beside_the_names_and_are_none_of_them(zoo):
+    assert list(zoo) == ["cat", "hamster"]
+    assert list(registry.shown(zoo)) == ["cat", "hamster", "N_cats"]
+    assert registry.shown({"a": 1}) == {"a": 1}
+
+
 # Functions of the user's own
 
 

@@ -58,6 +58,20 @@ SETTINGS = {
         "controls": ("reinit",),
         "replicates": 5,
     },
+    "rigl": {
+        **{"dataset": "mnist", "scaling": "unit", "model": "lenet_300_100"},
+        **{"optimizer": "adam", "learning_rate": 1.2e-3, "batch_size": 60},
+        **{"train_steps": 3000, "eval_every": 500, "replicates": 5},
+        **{"sparsities": (0.95,), "prune_at": "init", "criterion": "random"},
+        **{"allocation": "erk", "mask_updates": "rigl"},
+    },
+    "pruning_at_init": {
+        **{"dataset": "mnist", "scaling": "unit", "model": "lenet_300_100"},
+        **{"optimizer": "adam", "learning_rate": 1.2e-3, "batch_size": 60},
+        **{"train_steps": 3000, "eval_every": 500, "replicates": 3},
+        **{"sparsities": (0.9, 0.95, 0.98, 0.99), "prune_at": "init"},
+        **{"criterion": "snip", "allocation": "global"},
+    },
 }
 flagfiles = pytest.mark.parametrize("name", FLAGFILES)
 

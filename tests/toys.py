@@ -189,15 +189,20 @@ class MaskedAdam:
         self._first = [np.zeros_like(w) for w in self.weights]
         self._second = [np.zeros_like(w) for w in self.weights]
         self._rates = learning_rate, beta_1, beta_2, epsilon
-        self._step = 0
+        self.iterations = 0
 
     def step(self, x, y):
         """One step on a batch; returns the loss before the update."""
-        loss, gradients = self._gradients(np.asarray(x, np.float64), y)
+        loss, gradients = self.gradients(x, y)
+        self.apply(gradients)
+        return loss
+
+    def apply(self, gradients):
+        """One update by gradients of all weights, pruned or not."""
         learning_rate, beta_1, beta_2, epsilon = self._rates
-        self._step += 1
-        alpha = learning_rate * np.sqrt(1 - beta_2**self._step)
-        alpha /= 1 - beta_1**self._step
+        self.iterations += 1
+        alpha = learning_rate * np.sqrt(1 - beta_2**self.iterations)
+        alpha /= 1 - beta_1**self.iterations
         for weight, mask, gradient, first, second in zip(
             self.weights, self.masks, gradients, self._first, self._second, strict=True
         ):
@@ -206,7 +211,6 @@ class MaskedAdam:
             second += (1 - beta_2) * (gradient**2 - second)
             weight -= alpha * first / (np.sqrt(second) + epsilon)
             weight *= mask
-        return loss
 
     def prune(self, rate):
         """Each kernel loses `rate` of what remains, the smallest first."""
@@ -215,11 +219,17 @@ class MaskedAdam:
             (mask,) = lowest_removed(
                 [np.abs(self.weights[index])], [mask], int(rate * mask.sum() + 0.5)
             )
-            self.masks[index] = mask
-            for array in (self.weights, self._first, self._second):
-                array[index] *= mask
+            self.set_mask(index, mask)
 
-    def _gradients(self, x, y):
+    def set_mask(self, index, mask):
+        """A new mask for that weight, and zeros where it prunes."""
+        self.masks[index] = mask
+        for array in (self.weights, self._first, self._second):
+            array[index] *= mask
+
+    def gradients(self, x, y):
+        """Loss of a batch, and its gradients for all weights, pruned or not."""
+        x = np.asarray(x, np.float64)
         kernels, biases = self.weights[::2], self.weights[1::2]
         inputs, outputs = [], x
         for kernel, bias in zip(kernels, biases, strict=True):

@@ -8,7 +8,14 @@ in the next; every example is visited exactly once per epoch.
 
 import tensorflow as tf
 
-from prunetrain.core import arrays, pruned_model, steps, streams, tracing
+from prunetrain.core import (
+    arrays,
+    mask_updates,
+    pruned_model,
+    steps,
+    streams,
+    tracing,
+)
 
 
 def make_train_loop(
@@ -23,6 +30,7 @@ def make_train_loop(
     mask_interval=1,
     augment=None,
     stream=False,
+    mask_update=None,
 ):
     """Builds the compiled training loop over data that stays on the device.
 
@@ -45,6 +53,8 @@ def make_train_loop(
             steps, made while it works, for data that does not fit it. x and y may then
             be anything with `shape`, `dtype` and `x[rows]`, such as a `np.memmap`. The
             batches are the same.
+        mask_update: a `core.mask_updates.MaskUpdate`, which changes the masks at some
+            of the steps; `prunetrain.pruning.dynamic` makes them.
 
     Returns:
         A `TrainLoop`: call it with `(first_step, num_steps)`, get the mean loss.
@@ -56,7 +66,7 @@ def make_train_loop(
     kind = StreamedTrainLoop if stream else TrainLoop
     return kind(
         *(pruned, optimizer, loss_fn, x, y, batch_size),
-        *(seed, compile, mask_interval, augment),
+        *(seed, compile, mask_interval, augment, mask_update),
     )
 
 
@@ -164,6 +174,7 @@ class TrainLoop:
         compile,
         mask_interval,
         augment,
+        mask_update,
     ):
         pruned_model.check_pruned(pruned)
         self.mode = steps.pick_mode(compile, pruned.model)
@@ -178,10 +189,18 @@ class TrainLoop:
         arrays.check_augment(augment, self._x)
         self._batch_size, self._augment = batch_size, augment
         self._loss_fn, self._mask_interval = loss_fn, mask_interval
-        self._step = steps.step_function(
-            pruned, optimizer, loss_fn, mask_interval, self.mode
-        )
+        mask_updates.check(mask_update, mask_interval)
+        self._mask_update = mask_update
+        update = mask_updates.make_update(mask_update, pruned, optimizer, mask_interval)
+        self._step = self._step_with(steps.compiled_update(self.mode, update))
+        if mask_update is not None and mask_update.replaces_update:
+            self._due_step = self._step_with(
+                mask_updates.make_replacement(mask_update, optimizer)
+            )
         self._build(seed)
+
+    def _step_with(self, update):
+        return steps.step_function(self._pruned, self._optimizer, self._loss_fn, update)
 
     def _placed(self, x, y):
         return arrays.on_device(x, y)
@@ -248,13 +267,56 @@ class TrainLoop:
             start = epoch * self._num_examples
             # The first step of the next epoch: ceil((epoch + 1) · examples / B).
             turn = -(-(start + self._num_examples) // self._batch_size)
-            pause = tf.minimum(end, turn)
-            while step < pause:
-                batch = self._batch(step * self._batch_size - start)
-                total += self._step(*self._prepared(*batch, self.seed, step))
-                step += 1
+            place = step * self._batch_size - start
+            _, step, total = self._repeat(
+                self._batch, self.seed, place, step, tf.minimum(end, turn), total
+            )
         steps.hold_masks(self._pruned, self._optimizer)
         return total
+
+    def batches(self, count):
+        """Yields the batches `(x, y)` of steps 0 to count - 1, not augmented."""
+        rows = streams.visits(shuffled, self._num_examples, int(self.seed))
+        for step in range(count):
+            chosen = rows(step * self._batch_size, self._batch_size)
+            yield self._taken(self._x, chosen), self._taken(self._y, chosen)
+
+    def _taken(self, data, rows):
+        return tf.gather(data, rows)
+
+    def _repeat(self, take, seed, place, step, end, total):
+        """Steps `step` to `end - 1`, with the batches that `take(place)` finds."""
+        if self._mask_update is None:
+            return self._repeat_step(take, seed, place, step, end, total)
+        # Loops around and beside the loop, not a choice at each step, and even those of
+        # one turn: XLA would copy every variable that a branch may change.
+        while step < end:
+            due = self._mask_update.next_due(step)
+            after = tf.minimum(end - 1, due) + 1
+            if self._mask_update.replaces_update:
+                place, step, total = self._repeat_step(
+                    take, seed, place, step, tf.minimum(end, due), total
+                )
+                while step < after:
+                    batch = self._prepared(*take(place), seed, step)
+                    total += self._due_step(*batch, step, tf.identity(seed))
+                    place += self._batch_size
+                    step += 1
+            else:
+                place, step, total = self._repeat_step(
+                    take, seed, place, step, after, total
+                )
+                while due < step:
+                    self._mask_update.change(None, due, tf.identity(seed))
+                    due = step
+        return place, step, total
+
+    def _repeat_step(self, take, seed, place, step, end, total):
+        while step < end:
+            total += self._step(*self._prepared(*take(place), seed, step))
+            place += self._batch_size
+            step += 1
+        return place, step, total
 
     def first_nonfinite(self, first_step, num_steps):
         """Repeats steps, checking every number, to tell where a training diverged.
@@ -267,10 +329,13 @@ class TrainLoop:
             variable, as `name` tells, was not finite for the first time. None if all
             were.
         """
-        checked_step, names = steps.checked_step_function(
-            self._pruned, self._optimizer, self._loss_fn, self._mask_interval
+        either = mask_updates.make_either(
+            self._mask_update, self._pruned, self._optimizer, self._mask_interval
         )
-
+        checked_step, names = steps.checked_step_function(
+            *(self._pruned, self._optimizer, self._loss_fn, either),
+            () if self._mask_update is None else self._mask_update.variables,
+        )
         step, index = self._search(checked_step, first_step, first_step + num_steps)
         return None if index < 0 else (int(step), names[int(index)])
 
@@ -282,7 +347,8 @@ class TrainLoop:
                 self._shuffle(epoch)
                 start = epoch * self._num_examples
                 batch = self._batch(step * self._batch_size - start)
-                index = checked_step(*self._prepared(*batch, self.seed, step))
+                batch = self._prepared(*batch, self.seed, step)
+                index = checked_step(*batch, step, tf.identity(self.seed))
                 step += 1
             return step, index
 
@@ -323,6 +389,9 @@ class StreamedTrainLoop(TrainLoop):
     def _placed(self, x, y):
         return arrays.on_host(x, y)
 
+    def _taken(self, data, rows):
+        return tf.convert_to_tensor(data[rows])
+
     def _build(self, seed):
         # It is read here for every call: on a GPU that would wait for the last one.
         with tf.device("CPU:0"):
@@ -348,19 +417,17 @@ class StreamedTrainLoop(TrainLoop):
         return total
 
     def _run_chunk(self, x, y, seed, place, step, end, total):
-        while step < end:
+        def take(place):
             # `place` runs along: XLA compiles anew for each value of an argument that
             # a slice begins at, unless the loop changes it.
             start = tf.cast(place, tf.int32)
-            batch = (_rows(data, start, self._batch_size) for data in (x, y))
-            total += self._step(*self._prepared(*batch, seed, step))
-            place += self._batch_size
-            step += 1
-        return total
+            return (_rows(data, start, self._batch_size) for data in (x, y))
+
+        return self._repeat(take, seed, place, step, end, total)[-1]
 
     def _search(self, checked_step, first_step, end):
         def check(x, y, seed, step):
-            return checked_step(*self._prepared(x, y, seed, step))
+            return checked_step(*self._prepared(x, y, seed, step), step, seed)
 
         check, seed = _compiled(self.mode, check), int(self.seed)
         step, index = first_step, -1

@@ -53,9 +53,8 @@ def make_train_step(pruned, optimizer, loss_fn, mask_interval=1, compile="auto")
     pruned_model.check_pruned(pruned)
     pruned.attach_optimizer(optimizer)
     mode = pick_mode(compile, pruned.model)
-    return compiled(
-        mode, step_function(pruned, optimizer, loss_fn, mask_interval, mode)
-    )
+    update = compiled_update(mode, make_update(pruned, optimizer, mask_interval))
+    return compiled(mode, step_function(pruned, optimizer, loss_fn, update))
 
 
 def make_eval_step(pruned, loss_fn, compile="auto", correct_fn=None):
@@ -94,25 +93,21 @@ def compiled(mode, function):
     return tf.function(function, jit_compile=True if mode == "xla" else None)
 
 
-def step_function(pruned, optimizer, loss_fn, mask_interval, mode):
-    """The step `(x, y) -> loss`, to be traced by the caller."""
-    check_loss(loss_fn)
-    check_whole("mask_interval", mask_interval, 1, what=" (steps)")
-    if mask_interval > 1 and isinstance(
-        pruned_model.inner(optimizer), keras.optimizers.Ftrl
-    ):
-        # Its update divides by a slot, which is zero where pruned.
-        raise ValueError(
-            "`mask_interval` must be 1 for Ftrl. "
-            f"Received: mask_interval={mask_interval}"
-        )
-    update = make_update(pruned, optimizer)
-    if mode == "hybrid":
-        update = tf.function(update, jit_compile=True)
+def compiled_update(mode, update):
+    """`update`, by XLA if `mode` is "hybrid"."""
+    return tf.function(update, jit_compile=True) if mode == "hybrid" else update
 
-    def train_step(x, y):
+
+def step_function(pruned, optimizer, loss_fn, update):
+    """The step `(x, y, *now) -> loss`, to be traced by the caller.
+
+    `update(gradients, *now)` is what is done with the gradients.
+    """
+    check_loss(loss_fn)
+
+    def train_step(x, y, *now):
         loss, gradients = compute_gradients(pruned, optimizer, loss_fn, x, y)
-        update(gradients, mask_is_due(optimizer.iterations, mask_interval))
+        update(gradients, *now)
         return loss
 
     return train_step
@@ -128,10 +123,20 @@ def compute_gradients(pruned, optimizer, loss_fn, x, y):
     return loss, tape.gradient(scaled, pruned.trainable_variables)
 
 
-def make_update(pruned, optimizer):
-    """Builds `(gradients, mask_due)`: mask, let the optimizer update, mask."""
+def make_update(pruned, optimizer, mask_interval=1):
+    """Builds `gradients -> None`: mask, let the optimizer update, mask."""
+    check_whole("mask_interval", mask_interval, 1, what=" (steps)")
+    if mask_interval > 1 and isinstance(
+        pruned_model.inner(optimizer), keras.optimizers.Ftrl
+    ):
+        # Its update divides by a slot, which is zero where pruned.
+        raise ValueError(
+            "`mask_interval` must be 1 for Ftrl. "
+            f"Received: mask_interval={mask_interval}"
+        )
 
-    def update(gradients, mask_due=True):
+    def update(gradients):
+        mask_due = mask_is_due(optimizer.iterations, mask_interval)
         gradients = pruned.mask_gradients(gradients)
         optimizer.apply(gradients, pruned.trainable_variables)
         if mask_due is True:
@@ -142,14 +147,17 @@ def make_update(pruned, optimizer):
     return update
 
 
-def checked_step_function(pruned, optimizer, loss_fn, mask_interval):
-    """The step `(x, y) -> index` of the first number that is not finite, or -1.
+def checked_step_function(pruned, optimizer, loss_fn, update, more_variables=()):
+    """The step `(x, y, *now) -> index` of the first number that is not finite, or -1.
+
+    Args:
+        pruned, optimizer, loss_fn, update: as for `step_function`.
+        more_variables: `tf.Variable`s that are looked at beside the model's.
 
     Returns:
         `(step, names)`, where `names[index]` tells the loss, a gradient or a variable
-        of the model after the update.
+        after the update.
     """
-    update = make_update(pruned, optimizer)
     variables = [v for v in pruned.model.variables if tf.as_dtype(v.dtype).is_floating]
     # Scaled ones may overflow: the optimizer then skips the step.
     scales = isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
@@ -158,13 +166,16 @@ def checked_step_function(pruned, optimizer, loss_fn, mask_interval):
         "the loss",
         *(f"the gradient of {variable.path}" for variable in derived),
         *(variable.path for variable in variables),
+        *(variable.name for variable in more_variables),
     ]
 
-    def checked_step(x, y):
+    def checked_step(x, y, *now):
         loss, gradients = compute_gradients(pruned, optimizer, loss_fn, x, y)
-        update(gradients, mask_is_due(optimizer.iterations, mask_interval))
-        gradients = pruned.mask_gradients(gradients)[: len(derived)]
-        values = [loss, *gradients, *(variable.value for variable in variables)]
+        # With the masks of this step, before they may change.
+        masked = pruned.mask_gradients(gradients)[: len(derived)]
+        update(gradients, *now)
+        state = [*(variable.value for variable in variables), *more_variables]
+        values = [loss, *masked, *state]
         bad = [tf.constant(False) if x is None else _has_nonfinite(x) for x in values]
         return tf.where(tf.reduce_any(bad), tf.argmax(bad, output_type=tf.int32), -1)
 

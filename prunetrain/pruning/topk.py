@@ -1,10 +1,11 @@
 """Exact selection by count, on the device, without sorting or copying.
 
-The r-th lowest score is found bit by bit: floats order like integers once their bits
-are mapped, so 32 counting passes (64 for float64) give the threshold exactly. Ties at
-the threshold are broken by position, the lower one being removed first, with the same
-search over positions. A pass computes scores from weights, compares and counts in one
-compiled sweep that stores none of it.
+Where the weights that go end is found bit by bit: floats order like integers once their
+bits are mapped, and among equal ones the lower position goes first, so 32 counting
+passes (64 for float64) find the key, and as many as a position has bits the place among
+ties. The search ends with the first bound below which just as many lie as are to go,
+as a rule after some 25 passes. A pass computes scores from weights, compares and counts
+in one compiled sweep that stores none of it.
 """
 
 import tensorflow as tf
@@ -40,36 +41,17 @@ def remove_lowest(scores, masks, num_remove):
     # Positions in the pool, so that ties across tensors have an order.
     starts = [sum(sizes[:index]) for index in range(len(sizes))]
 
-    def keys_below(bound, never=False):
-        return [
-            mask & (_key(score, integer, never) < bound)
-            for score, mask in zip(scores, masks, strict=True)
-        ]
-
-    def ties_before(bound, never=False):
+    def lowest(key_bound, end, never=False):
+        """Where a key is below the bound, or equals it at a position below `end`."""
+        keys = [_key(score, integer, never) for score in scores]
         return [
             mask
-            & (_key(score, integer, never) == threshold)
-            & _is_before(bound - start, mask.shape)
-            for score, mask, start in zip(scores, masks, starts, strict=True)
+            & ((key < key_bound) | (key == key_bound) & _is_before(end - start, key))
+            for mask, key, start in zip(masks, keys, starts, strict=True)
         ]
 
-    threshold = _largest(keys_below, num_remove, integer.size * 8, integer)
-    # Counted apart from the new masks below, lest both wait in memory for each other.
-    never = num_remove < 0
-    num_ties = num_remove - _count(keys_below(threshold, never))
-    num_bits = sum(sizes).bit_length() + 1
-    end = tf.cond(
-        tf.equal(num_remove, _count(keys_below(threshold + 1, never))),
-        lambda: tf.constant(sum(sizes), tf.int64),
-        lambda: 1 + _largest(ties_before, num_ties, num_bits, tf.int64),
-    )
-    return [
-        mask & ~(low | tie)
-        for mask, low, tie in zip(
-            masks, keys_below(threshold), ties_before(end), strict=True
-        )
-    ]
+    bounds = _search(lowest, num_remove, integer, sum(sizes).bit_length())
+    return [mask & ~low for mask, low in zip(masks, lowest(*bounds), strict=True)]
 
 
 def all_finite(scores, mask):
@@ -105,37 +87,60 @@ def _key(score, integer, never):
     return tf.where(bits < 0, integer.min - bits, bits)
 
 
-def _is_before(end, shape):
+def _is_before(end, tensor):
     """Whether the flat index is below `end`, for each element of a tensor."""
-    size = shape.num_elements()
+    size = tensor.shape.num_elements()
     end = tf.cast(tf.clip_by_value(end, 0, size), tf.int32)
     # By groups: a range over all elements would be compiled in as a large constant.
     firsts, offsets = tf.range(0, size, _GROUP), tf.range(_GROUP)
     before = firsts[:, tf.newaxis] < end - offsets
-    return tf.reshape(tf.reshape(before, [-1])[:size], shape)
+    return tf.reshape(tf.reshape(before, [-1])[:size], tensor.shape)
 
 
-def _largest(select_below, rank, num_bits, dtype):
-    """The `rank`-th lowest value: the largest t below which fewer than `rank` lie.
+def _search(lowest, wanted, integer, position_bits):
+    """The bounds below which `wanted` elements lie.
 
-    Searched from the most significant of `num_bits` bits, from the lowest value that
-    many bits can hold; the first addition may wrap around, as two's complement does.
+    Searched from the most significant bit, from the lowest key there is, whose first
+    addition wraps around, as two's complement does.
+
+    Args:
+        lowest: `(key bound, end) -> conditions` as in `remove_lowest`.
+        wanted: int64 scalar.
+        integer: dtype of keys.
+        position_bits: how many bits a position has.
     """
-    full = num_bits == dtype.size * 8
-    low = tf.constant(dtype.min if full else 0, dtype)
-    top = tf.constant(num_bits - 1, tf.int32)
 
-    def refine(bit, low):
-        step = tf.bitwise.left_shift(tf.ones([], dtype), tf.cast(bit, dtype))
-        candidate = low + step
-        below = _count(select_below(candidate, never=bit < 0))
-        return bit - 1, tf.where(below < rank, candidate, low)
+    def refine(bit, key, end, below):
+        of_key = bit >= position_bits
+        new_key = tf.where(of_key, key + _bit(bit - position_bits, integer), key)
+        new_end = tf.where(of_key, end, end + _bit(bit, tf.int64))
+        num = count(lowest(new_key, new_end, never=bit < 0))
+        fits = num <= wanted
+        return (
+            bit - 1,
+            tf.where(fits, new_key, key),
+            tf.where(fits, new_end, end),
+            tf.where(fits, num, below),
+        )
 
-    _, low = tf.while_loop(lambda bit, _: bit >= 0, refine, [top, low])
-    return low
+    _, key, end, _ = tf.while_loop(
+        lambda bit, key, end, below: (bit >= 0) & (below != wanted),
+        refine,
+        [
+            tf.constant(integer.size * 8 + position_bits - 1),
+            tf.constant(integer.min, integer),
+            *(tf.constant(0, tf.int64),) * 2,
+        ],
+    )
+    return key, end
 
 
-def _count(conditions):
+def _bit(place, dtype):
+    one = tf.ones([], dtype)
+    return tf.bitwise.left_shift(one, tf.cast(tf.maximum(place, 0), dtype))
+
+
+def count(conditions):
     """How many hold in all: int8 in groups, int32 within a tensor, int64 across."""
     return tf.add_n([tf.cast(_count_one(x), tf.int64) for x in conditions])
 

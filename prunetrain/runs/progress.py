@@ -94,8 +94,8 @@ class Plain(Silent):
             )
 
     def finish(self, row):
-        label = self._running.pop(row.replicate).label
-        self.say(f"{label}  {_outcome(row)}{self._speed()}")
+        self._running.pop(row.replicate)
+        self.say(f"{_label(row)}  {_outcome(row)}{self._speed()}")
 
     def fail(self, replicate, why):
         self._running.pop(replicate, None)
@@ -167,7 +167,8 @@ class Live(Silent):
         self._progress.update(self._task, numbers=numbers)
 
     def finish(self, row):
-        self.say(f"{self._running.pop(row.replicate).label}  {_outcome(row)}")
+        self._running.pop(row.replicate)
+        self.say(f"{_label(row)}  {_outcome(row)}")
 
     def fail(self, replicate, why):
         self._running.pop(replicate, None)
@@ -195,6 +196,11 @@ def _training(replicate, branch, round, kept):
         # Short enough for 80 columns with the rest of the line.
         f"rep {replicate} round {round} {branch} {kept:.1%}",
     )
+
+
+def _label(row):
+    # Masks may have changed since it began.
+    return _training(row.replicate, row.branch, row.round, 1 - row.sparsity).label
 
 
 def _failure(replicate, why):

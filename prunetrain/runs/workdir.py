@@ -254,14 +254,18 @@ class WorkDirectory:
         except ValueError as error:
             raise files.damaged(self.path / name, error) from error
 
-    def save_masks(self, replicate, round, paths, masks):
+    def save_masks(self, replicate, round, paths, masks, branch=None):
         """Writes the masks that `round` trains under, one bit a weight.
 
         Args:
             paths: the kernels' paths.
             masks: boolean arrays aligned with them.
+            branch: if given, those with which its training has ended.
         """
-        self._write(_ticket(replicate, round), tickets.to_bytes(paths, masks))
+        name = _ticket(replicate, round)
+        if branch:
+            name = name.replace("-round", f"-{branch}-end-round")
+        self._write(name, tickets.to_bytes(paths, masks))
 
     def load_masks(self, replicate, round):
         """The masks that `round` trains under, a list of boolean arrays.

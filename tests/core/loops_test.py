@@ -13,7 +13,7 @@ import pytest
 import tensorflow as tf
 
 import prunetrain as pt
-from prunetrain.core import loops
+from prunetrain.core import loops, mask_updates
 from tests import toys
 
 ALL_OPTIMIZERS = {**toys.OPTIMIZERS, **toys.MORE_OPTIMIZERS}
@@ -298,6 +298,86 @@ def test_same_seed_gives_the_same_bits_in_another_process():
     assert outputs[0] == outputs[1]
 
 
+# Masks that change on the way
+
+
+def every_fourth(step):
+    """Due are 3, 7, 11, …"""
+    return step + (3 - step) % 4
+
+
+@modes
+def test_changes_follow_the_updates_of_due_steps(mode):
+    """Also of a step that is the last of its epoch or dispatch, and of the first."""
+    log = tf.Variable(tf.zeros([20, 3]))
+
+    def change(gradients, step, seed):
+        assert gradients is None
+        visits = tf.reduce_sum(counter.pruned.kernels[0])
+        row = tf.stack([1.0, visits, tf.cast(seed, tf.float32)])
+        log.assign(tf.tensor_scatter_nd_update(log, [[step]], [row]))
+
+    update = mask_updates.MaskUpdate(every_fourth, change)
+    counter = VisitCounter(10, 4, mode=mode, seed=5, mask_update=update)
+    for first, end in itertools.pairwise([0, 3, 4, 7, 13, 20]):
+        assert counter.visits(first, end - first) == counter.expected(
+            first, end - first, seed=5
+        )
+    # Four examples a step, the due one among them.
+    expected = {step: [1, 4 * (step + 1), 5] for step in (3, 7, 11, 15, 19)}
+    assert log.numpy().tolist() == [expected.get(step, [0] * 3) for step in range(20)]
+    assert counter.loop.num_traces == 1
+
+
+@modes
+def test_changes_replace_the_updates_of_due_steps_if_they_say_so(mode):
+    """They are given the gradients, of pruned weights too."""
+    seen = tf.Variable(tf.zeros([10, 1]))
+
+    def change(gradients, step, seed):
+        assert step.dtype == seed.dtype == tf.int64
+        seen.assign_sub(gradients[0])
+
+    update = mask_updates.MaskUpdate(every_fourth, change, replaces_update=True)
+    counter = VisitCounter(10, 4, mode=mode, mask_update=update)
+    live = np.arange(10)[:, None] % 2 == 0
+    counter.pruned.set_masks([live])
+    due = np.sum([counter.expected(step, 1) for step in (3, 7, 11, 15, 19)], 0)
+    others = np.array(counter.expected(0, 20)) - due
+    found = [counter.visits(first, 5) for first in range(0, 20, 5)]
+    assert np.sum(found, 0).tolist() == (others * live[:, 0]).tolist()
+    assert seen.numpy()[:, 0].tolist() == due.tolist()
+    assert counter.loop._optimizer.iterations.numpy() == 20
+
+
+def test_another_update_of_the_weights_is_made_at_all_steps():
+    def make_update(optimizer):
+        def update(gradients):
+            optimizer.apply([2 * gradients[0]], counter.pruned.trainable_variables)
+
+        return update
+
+    update = mask_updates.MaskUpdate(
+        every_fourth, lambda *now: None, make_update=make_update
+    )
+    counter = VisitCounter(10, 4, mask_update=update)
+    visits = np.array(counter.expected(0, 10))
+    assert counter.visits(0, 10) == (2 * visits).tolist()
+    assert counter.loop.first_nonfinite(10, 5) is None
+
+
+@pytest.mark.parametrize("replaces", [True, False])
+def test_the_search_changes_masks_where_the_loop_does(replaces):
+    (kernel,) = (counter := VisitCounter(10, 4)).pruned.kernels
+    poison = mask_updates.MaskUpdate(
+        every_fourth,
+        lambda *now: kernel.assign(np.full([10, 1], np.nan)),
+        replaces_update=replaces,
+    )
+    counter.loop._mask_update = poison
+    assert counter.loop.first_nonfinite(4, 10) == (8, kernel.path)
+
+
 # Exact zeros
 
 
@@ -515,6 +595,7 @@ def test_no_step_calls_python(mode):
     assert not [kind for kind in kinds if "PyFunc" in kind]
 
 
+@pytest.mark.filterwarnings("ignore:pruning leaves fewer weights than outputs")
 def test_twenty_rounds_leave_no_tensor_behind():
     """J2. Counted after each round: tensors that Python holds, and traces."""
     optimizer = keras.optimizers.Adam(0.01)
@@ -529,6 +610,29 @@ def test_twenty_rounds_leave_no_tensor_behind():
         tensors.append(sum(isinstance(x, tf.Tensor) for x in gc.get_objects()))
     assert tensors == tensors[:1] * 20
     assert loop.num_traces == 1
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_batches_are_those_of_the_first_steps_before_augmentation(stream):
+    """Of 10 examples by 4, so the third goes on in the next epoch."""
+    x, y = toys.dataset()
+    loop, pruned = make_loop(
+        toys.mlp(),
+        keras.optimizers.Adam(0.01),
+        data=(x, y),
+        seed=5,
+        stream=stream,
+        augment=lambda x, seed: -x,
+    )
+    before = toys.bits(pruned.model.variables)
+    for seed in (5, 2**40):
+        loop.seed.assign(seed)
+        rows = toys.batch_rows(10, 4, 0, 6, seed)
+        found = list(loop.batches(6))
+        np.testing.assert_equal([x.numpy() for x, _ in found], x[rows])
+        np.testing.assert_equal([y.numpy() for _, y in found], y[rows])
+    assert toys.bits(pruned.model.variables) == before
+    assert loop.num_traces == 0
 
 
 FIVE_ROUNDS = """
@@ -618,6 +722,19 @@ def test_loop_refuses_what_it_cannot_run(changes, fragments):
         pt.make_train_loop(
             pruned, keras.optimizers.SGD(0.1), toys.cross_entropy(), **arguments
         )
+
+
+@pytest.mark.parametrize(
+    ("changes", "kind", "fragments"),
+    [
+        ({}, TypeError, ["`mask_update`", "MaskUpdate", "'rigl'"]),
+        ({"mask_interval": 2}, ValueError, ["`mask_interval`", "mask_interval=2"]),
+    ],
+)
+def test_what_cannot_change_masks_is_refused(changes, kind, fragments):
+    update = mask_updates.MaskUpdate(every_fourth, None) if changes else "rigl"
+    with toys.raises(kind, *fragments):
+        make_loop(toys.mlp(), keras.optimizers.SGD(0.1), mask_update=update, **changes)
 
 
 @pytest.mark.parametrize("labels", [[1, 2, 3, 1, 2], [0, 1, -1, 2, 0]])

@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 import prunetrain as pt
+from prunetrain.pruning import patterns, topk
 from prunetrain.pruning import prune as prune_lib
+from prunetrain.pruning.allocation import ALLOCATIONS
 from tests import toys
 
 FRACTIONS = st.floats(0, 1, exclude_max=True) | st.sampled_from([0.1, 0.2, 0.5, 0.99])
@@ -177,9 +179,9 @@ def test_two_rounds_of_twenty_percent_leave_64_percent():
 
 def test_global_pruning_takes_from_where_the_weights_are_small():
     pruned = pt.PrunedModel(toys.linear([[1, 2], [3, 4]], [[5], [6]]))
-    assert pt.prune(pruned, rate=0.5, allocation="global") == 3
-    assert kept(pruned) == [1, 2]
-    assert flat(pruned.kernels[0]) == [0, 0, 0, 4]
+    assert pt.prune(pruned, rate=0.33, allocation="global") == 2
+    assert kept(pruned) == [2, 2]
+    assert flat(pruned.kernels[0]) == [0, 0, 3, 4]
 
 
 def test_pruned_weights_count_as_pruned_even_if_they_were_regrown_by_hand():
@@ -198,7 +200,7 @@ def test_pruned_weights_count_as_pruned_even_if_they_were_regrown_by_hand():
         (None, [5, 2]),
         ({"dense_1": 0.1}, [9, 2]),
         ({"dense_.": 0.1, "dense_2": 0.9}, [9, 4]),
-        ({"dense_2": 0.75, "dense": 0.1}, [9, 1]),
+        ({"dense_2": 0.45, "dense": 0.1}, [9, 2]),
         ({r"net/dense_1/kernel$": 0}, [10, 2]),
         ([0.3, 0.25], [7, 3]),
         ((0.3, 0), [7, 4]),
@@ -215,14 +217,15 @@ def test_layer_rates_replace_the_rate_and_the_first_match_counts(layer_rates, ex
 def test_layers_of_different_precision_compete_in_one_pool():
     model = keras.Sequential(
         [
-            keras.Input((1,)),
-            keras.layers.Dense(3, use_bias=False, dtype="float32"),
-            keras.layers.Dense(1, use_bias=False, dtype="float64"),
+            keras.Input((3,)),
+            keras.layers.Dense(1, use_bias=False, dtype="float32"),
+            keras.layers.Dense(3, use_bias=False, dtype="float64"),
         ]
     )
-    model.set_weights([np.array([[1, 5, 3]]), np.array([[2], [4], [6]])])
+    model.set_weights([np.array([[1], [5], [3]]), np.array([[2, 4, 6]])])
     pruned = pt.PrunedModel(model)
-    assert pt.prune(pruned, rate=0.5, allocation="global") == 3
+    with pytest.warns(UserWarning, match="fewer weights than outputs"):
+        assert pt.prune(pruned, rate=0.5, allocation="global") == 3
     assert [flat(mask) for mask in pruned.masks] == [
         [False, True, False],
         [False, True, True],
@@ -240,19 +243,35 @@ def test_new_masks_leave_the_model_as_it_is():
 def test_allocations_and_patterns_may_be_functions():
     pruned = column(4, 3, 2, 1)
 
-    def one_from_the_first(kept, total, fractions, num_to_remove):
-        assert (kept, total, fractions) == ([4], [4], [0.5])
-        assert num_to_remove(0.5, 4, 4) == 2
+    def one_from_the_first(stocks, due):
+        (stock,) = stocks
+        counts = stock.total, stock.kept, stock.removable, stock.least
+        assert counts == (4, 4, 4, 0)
+        assert (stock.path, stock.shape) == ("net/dense_1/kernel", (4, 1))
+        assert due(0) == 2
         return [((0,), 1)]
 
-    def upside_down(scores):
-        return -scores
+    def upside_down(score, mask, kernel):
+        assert kernel.path == "net/dense_1/kernel"
+        return patterns.Units(-topk.evaluate(score), mask, lambda kept: kept)
 
     removed = pt.prune(
         pruned, rate=0.5, allocation=one_from_the_first, pattern=upside_down
     )
     assert removed == 1
     assert flat(pruned.masks[0]) == [False, True, True, True]
+
+
+def test_an_allocation_that_asks_for_more_than_may_go_is_refused():
+    pruned = column(4, 3, 2, 1)
+    for groups in ([((0,), 4)], [((0,), 5)]):
+        with toys.raises(prune_lib.NoWeightLeftError, "at least one", "all 4"):
+            pt.prune(pruned, rate=0.5, allocation=lambda stocks, due: groups)  # noqa: B023
+    with toys.raises(prune_lib.NoWeightLeftError, "can lose 2 of 4", "removes 3"):
+        pt.prune(
+            pruned, rate=0.5, allocation=lambda stocks, due: [((0,), 3)], min_kept=2
+        )
+    assert pruned.sparsity() == 0
 
 
 def test_a_criterion_may_give_functions_instead_of_scores():
@@ -277,17 +296,154 @@ def from_three(weights):
     return abs(weights - 3)
 
 
-def test_a_pattern_sees_the_scores_of_a_criterion_that_gives_functions():
-    pruned = column(-4, 3, -2, 1)
+# In steps
+
+
+def test_steps_end_at_the_counts_of_a_single_one():
+    def lost(**arguments):
+        pruned = pt.PrunedModel(toys.mlp((8, 9, 3)))
+        pt.prune(pruned, criterion="random", **arguments)
+        return kept(pruned)
+
+    for arguments in (
+        {"rate": 0.37, "layer_rates": {"dense_2": 0.6}},
+        {"sparsity": 0.83, "allocation": "erk"},
+        {"sparsity": 0.41, "pattern": "channel"},
+    ):
+        assert lost(iterations=7, **arguments) == lost(**arguments)
+
+
+def test_each_step_sees_the_masks_and_weights_of_the_last():
+    pruned = column(1, 2, 3, 4, 5, 6, 7, 8)
     seen = []
 
-    def recorded(scores):
-        seen.extend(flat(scores))
-        return -scores
+    def remembered(received, **_):
+        assert received is pruned
+        # Applies the masks: what it zeroes comes back too.
+        received(np.ones([1, 8], np.float32))
+        seen.append((flat(received.masks[0]), flat(received.kernels[0])))
+        return [tf.abs(kernel.value) for kernel in received.kernels]
 
-    assert pt.prune(pruned, rate=0.25, pattern=recorded) == 1
-    assert seen == [4, 3, 2, 1]
-    assert flat(pruned.masks[0]) == [False, True, True, True]
+    (mask,) = prune_lib.new_masks(
+        pruned, sparsity=0.875, criterion=remembered, iterations=3
+    )
+    assert flat(mask) == [False] * 7 + [True]
+    assert [sum(masks) for masks, _ in seen] == [8, 4, 2]
+    assert [weights for _, weights in seen] == [
+        [1, 2, 3, 4, 5, 6, 7, 8],
+        [0, 0, 0, 0, 5, 6, 7, 8],
+        [0, 0, 0, 0, 0, 0, 7, 8],
+    ]
+    assert flat(pruned.masks[0]) == [True] * 8
+    assert flat(pruned.kernels[0]) == [1, 2, 3, 4, 5, 6, 7, 8]
+
+
+def test_steps_take_scores_anew():
+    """Of a criterion that turns the order round in each."""
+    pruned = column(1, 2, 3, 4)
+    turn = []
+
+    def alternating(pruned, **_):
+        turn.append(1)
+        return [kernel.value * (-1) ** len(turn) for kernel in pruned.kernels]
+
+    pt.prune(pruned, rate=0.5, criterion=alternating, iterations=2)
+    # 4 goes first, then 1.
+    assert flat(pruned.masks[0]) == [False, True, True, False]
+
+
+@pytest.mark.parametrize("kind", [RuntimeError, KeyboardInterrupt])
+def test_an_error_in_the_middle_of_the_steps_changes_nothing(kind):
+    pruned = pt.PrunedModel(toys.mlp())
+    pruned.set_masks(toys.random_masks(pruned))
+    optimizer = keras.optimizers.Adam()
+    pruned.attach_optimizer(optimizer)
+    for slot, _ in pruned.slots(optimizer):
+        slot.assign(tf.ones_like(slot))
+    state = pruned.model.variables, pruned.masks, optimizer.variables
+    before, turn = toys.bits(*state), []
+
+    def failing(pruned, **_):
+        turn.append(1)
+        if len(turn) == 3:
+            raise kind
+        return [tf.abs(kernel.value) for kernel in pruned.kernels]
+
+    with pytest.raises(kind):
+        pt.prune(pruned, rate=0.5, criterion=failing, iterations=5)
+    assert len(turn) == 3
+    assert toys.bits(*state) == before
+
+
+def test_a_criterion_of_one_s_own_may_say_how_many_steps_it_takes():
+    pruned, turn = column(*range(1, 9)), []
+
+    def counted(pruned, **_):
+        turn.append(1)
+        return [tf.abs(kernel.value) for kernel in pruned.kernels]
+
+    counted.iterations = 4
+    pt.prune(pruned, rate=0.5, criterion=counted)
+    assert len(turn) == 4
+    pt.prune(pruned, rate=0.5, criterion=counted, iterations=1)
+    assert len(turn) == 5
+
+
+# A floor
+
+
+@pytest.mark.parametrize("allocation", ["global", "uniform", "erk", "lamp"])
+def test_a_floor_is_held_and_the_others_make_up_for_it(allocation):
+    """G6."""
+    rng = np.random.default_rng(0)
+    small = 1e-3 * rng.uniform(1, 2, size=(5, 4))
+    pruned = pt.PrunedModel(toys.linear(small, rng.uniform(1, 2, size=(4, 10))))
+    removed = pt.prune(pruned, rate=0.6, allocation=allocation, min_kept=12)
+    assert removed == 36
+    assert min(kept(pruned)) >= 12
+    # The highest stay.
+    lowest = np.sort(small.ravel())[20 - kept(pruned)[0]]
+    np.testing.assert_array_equal(
+        pruned.masks[0].numpy(), small >= np.float32(lowest) * (1 - 1e-6)
+    )
+
+
+def test_a_floor_that_a_kernel_s_own_rate_goes_below_ends_the_pruning():
+    pruned = pt.PrunedModel(toys.linear(np.ones([4, 5]), np.ones([5, 2])))
+    assert pt.prune(pruned, rate=0.3, min_kept=7) == 9
+    before = toys.bits(pruned.kernels, pruned.masks)
+    with toys.raises(
+        prune_lib.NoWeightLeftError,
+        *("net/dense_2/kernel can lose 0 of 7", "min_kept", "rate=0.3", "removes 2"),
+    ):
+        pt.prune(pruned, rate=0.3, min_kept=7)
+    assert toys.bits(pruned.kernels, pruned.masks) == before
+
+
+def test_a_floor_counts_weights_whatever_the_units():
+    """Channels of 3 and of 6: 7 weights are held by 3 of the one, 2 of the other."""
+    pruned = pt.PrunedModel(
+        toys.linear(np.ones([3, 6]), 1 + np.arange(24).reshape(6, 4))
+    )
+    left = []
+    with toys.raises(prune_lib.NoWeightLeftError, "can lose 0 of 5 units"):
+        for _ in range(3):
+            pt.prune(pruned, 0.25, allocation="global", pattern="channel", min_kept=7)
+            left.append(kept(pruned))
+    assert left == [[9, 24], [9, 12]]
+
+
+def test_a_kernel_that_has_less_than_the_floor_keeps_what_it_has():
+    pruned = pt.PrunedModel(toys.linear([[1, 2]], 9 * np.ones([2, 10])))
+    assert pt.prune(pruned, rate=0.4, allocation="global", min_kept=5) == 9
+    assert kept(pruned) == [2, 11]
+
+
+def test_without_a_floor_everything_may_go_from_a_kernel():
+    pruned = pt.PrunedModel(toys.linear([[1], [2]], 3 * np.ones([1, 20])))
+    with pytest.warns(UserWarning, match="net/dense_1/kernel"):
+        pt.prune(pruned, rate=0.5, allocation="global", min_kept=0)
+    assert kept(pruned) == [0, 11]
 
 
 # Emptied layers
@@ -304,6 +460,40 @@ def test_a_layer_that_is_emptied_is_named_in_a_warning():
     assert [warning.filename for warning in seen] == [__file__]
     assert kept(pruned) == [0, 16]
     assert np.isfinite(pruned(np.ones([1, 5]))).all()
+
+
+def test_a_layer_with_fewer_weights_than_outputs_is_named_with_both():
+    pruned = pt.PrunedModel(toys.linear(np.ones([2, 6]), 9 * np.ones([6, 2])))
+    assert pt.prune(pruned, rate=0.25, allocation="global") == 6
+    with pytest.warns(UserWarning) as seen:
+        pt.prune(pruned, rate=0.1, allocation="global")
+    (warning,) = seen
+    assert warning.filename == __file__
+    text = str(warning.message)
+    assert "fewer weights than outputs in net/dense_1/kernel (4 for 6)" in text
+    assert "min_kept" in text
+    assert "\n" not in text
+    # Once, where it happens.
+    pt.prune(pruned, rate=0.1, allocation="global")
+
+
+def test_emptied_and_thin_layers_are_told_in_one_line():
+    pruned = pt.PrunedModel(
+        toys.linear(np.ones([2, 3]), 2 * np.ones([3, 4]), 9 * np.ones([4, 5]))
+    )
+    with pytest.warns(UserWarning) as seen:
+        pt.prune(pruned, sparsity=16 / 38, allocation="global")
+    assert len(seen) == 1
+    text = str(seen[0].message)
+    assert "every weight of net/dense_1/kernel: nothing" in text
+    assert "net/dense_2/kernel (2 for 4)" in text
+
+
+def test_a_layer_is_told_of_once_however_many_steps_it_took():
+    pruned = pt.PrunedModel(toys.linear(np.ones([2, 6]), 9 * np.ones([6, 5])))
+    with pytest.warns(UserWarning) as seen:
+        pt.prune(pruned, rate=0.2, allocation="global", iterations=4)
+    assert len(seen) == 1
 
 
 def test_an_empty_layer_stays_empty_and_is_not_reported_again():
@@ -371,6 +561,30 @@ def test_layer_rates_out_of_range_are_refused(form, value):
             {"rate": 0.2, "layer_rates": [0.1, 0.1]},
             ["`layer_rates`", "each of the 1 kernels", "2 fractions"],
         ),
+        (
+            {"rate": 0.2, "pattern": "4:2"},
+            ["`pattern`", "N:M (N below M)", "block_HxW", "'4:2'"],
+        ),
+        (
+            {"rate": 0.2, "iterations": 0},
+            ["`iterations` must be a whole number from 1", "iterations=0"],
+        ),
+        (
+            {"rate": 0.2, "min_kept": -1},
+            ["`min_kept` must be a whole number from 0", "min_kept=-1"],
+        ),
+        (
+            {"rate": 0.2, "min_kept": 0.5},
+            ["`min_kept` must be a whole number", "(weights)", "min_kept=0.5"],
+        ),
+        (
+            {"rate": 0.2, "criterion": "snip"},
+            ["`data` must be given", "'snip'", "data=None"],
+        ),
+        (
+            {"rate": 0.2, "min_kept": 39},
+            ["can lose 1 of 40", "min_kept", "rate=0.2", "removes 8"],
+        ),
         ({"rate": 0.99}, ["at least one weight", "rate=0.99", "all 40"]),
         ({"sparsity": 0.99}, ["at least one weight", "sparsity=0.99", "all 40"]),
     ],
@@ -394,8 +608,9 @@ def test_ninety_nine_percent_of_forty_is_possible_over_two_kernels():
 
 def test_layer_rates_need_layerwise_allocation():
     pruned = pt.PrunedModel(toys.linear(np.ones([2, 2]), np.ones([2, 2])))
-    with toys.raises(ValueError, "`layer_rates`", "'layerwise'", "'global'"):
-        pt.prune(pruned, rate=0.2, allocation="global", layer_rates={"dense_1": 0.1})
+    for allocation in set(ALLOCATIONS) - {"layerwise"}:
+        with toys.raises(ValueError, "`layer_rates`", "'layerwise'", "together"):
+            pt.prune(pruned, 0.2, allocation=allocation, layer_rates={"dense_1": 0.1})
     assert pruned.sparsity() == 0
 
 

@@ -7,10 +7,9 @@ import dataclasses
 import math
 import re
 
-from prunetrain import data, options
+from prunetrain import data, losses, options
 from prunetrain.data import DATASETS, SCALINGS
 from prunetrain.data.augmentation import AUGMENTATIONS
-from prunetrain.losses import LOSSES
 from prunetrain.models import MODELS, SUFFIX
 from prunetrain.optimizers import OPTIMIZERS, SCHEDULES
 from prunetrain.options import ConfigError
@@ -38,6 +37,11 @@ STREAMING = {
     "auto": "if its inputs take more than a quarter of the device's memory as float32",
     "always": "",
     "never": "",
+}
+ACCURACIES = {
+    "overall": "one number",
+    "by_class": "also of each class, or label if several: in metrics.jsonl, and for "
+    "the test examples in results.csv",
 }
 CONTROLS = {"reinit": "the ticket's masks on fresh random weights"}
 
@@ -121,6 +125,9 @@ class Config:
         "keyword arguments for the function that makes the dataset",
         unit="name=value,…",
     )
+    task: str = options.option(
+        "Data", "classes", "what the labels are", choices=data.TASKS
+    )
     scaling: str = options.option(
         "Data", "unit", "scaling of the inputs", choices=SCALINGS
     )
@@ -153,8 +160,9 @@ class Config:
         "the network, by name or as package.module:function, which is imported and "
         "called: it runs that code, for example keras.applications:MobileNetV2 with "
         "--model_args=weights=None. Its outputs are logits or probabilities, one for "
-        "each class. Or a trained one, file.keras: round 0 only evaluates it, and "
-        "every round starts from its weights",
+        "each class or label (one only if binary), or numbers. Or a trained one, "
+        "file.keras: round 0 only evaluates it, and every round starts from its "
+        "weights",
         choices=MODELS,
         importable=True,
         suffix=SUFFIX,
@@ -172,17 +180,17 @@ class Config:
     )
     loss: str = options.option(
         "Training",
-        "sparse_categorical_crossentropy",
+        "auto",
         "what is minimised; whether the model gives logits or probabilities is found "
-        "from its outputs. Also package.module:function (class indices, outputs) -> "
-        "loss",
-        choices=LOSSES,
+        "from it. Also package.module:function (labels, outputs) -> loss",
+        choices=losses.choices(),
         importable=True,
     )
     loss_args: str = options.option(
         "Training",
         "",
-        "what the loss takes, for example label_smoothing=0.1",
+        "what the loss takes, for example label_smoothing=0.1; from_logits=True says "
+        "what the outputs are",
         unit="name=value,…",
     )
     optimizer: str = options.option(
@@ -234,6 +242,9 @@ class Config:
         "steps between two evaluations on the validation examples",
         unit="steps",
         low=1,
+    )
+    accuracy: str = options.option(
+        "Training", "overall", "what is said of the accuracy", choices=ACCURACIES
     )
     rounds: int = options.option(
         "Pruning",
@@ -319,6 +330,13 @@ class Config:
                 "precision",
                 self.precision,
                 f"must be float32 for --model={self.model}: its layers have their own",
+            )
+        if self.loss in losses.choices().keys() - {"auto", *losses.LOSSES[self.task]}:
+            raise ConfigError(
+                "loss",
+                self.loss,
+                f"must be one of {', '.join(losses.LOSSES[self.task])} for "
+                f"task={self.task}",
             )
         if self.layer_rates and self.allocation != "layerwise":
             raise ConfigError(

@@ -13,7 +13,7 @@ import warnings
 import numpy as np
 
 from prunetrain import config as config_lib
-from prunetrain import data, losses, models, optimizers
+from prunetrain import data, losses, metrics, models, optimizers
 from prunetrain.config import ConfigError
 from prunetrain.data import augmentation
 from prunetrain.errors import InputError, told
@@ -22,7 +22,7 @@ from prunetrain.runs import workers
 
 # What may turn out not to fit when the first step is made.
 _MEETING = (
-    *("model", "model_args", "precision", "loss", "loss_args", "augment"),
+    *("model", "model_args", "precision", "task", "loss", "loss_args", "augment"),
     *("optimizer", "optimizer_args", "learning_rate_schedule"),
     *("learning_rate_schedule_args", "warmup_steps", "train_steps"),
 )
@@ -32,11 +32,20 @@ _DISPATCH_SECONDS = 0.5
 
 @dataclasses.dataclass(frozen=True)
 class Evaluation:
-    """Mean loss and accuracy (a fraction) over a split, at a step."""
+    """Mean loss and accuracy (a fraction) over a split, at a step.
+
+    `accuracy` is None for regression, `class_accuracy` unless it is asked for; in it
+    None stands for a class without an example.
+    """
 
     step: int
     loss: float
-    accuracy: float
+    accuracy: float | None = None
+    class_accuracy: list | None = None
+
+    def as_dict(self):
+        """What there is of it."""
+        return {name: x for name, x in vars(self).items() if x is not None}
 
 
 def open_data(config):
@@ -51,6 +60,7 @@ def open_data(config):
         scaling=config.scaling,
         validation_size=config.validation_size,
         arguments=config.arguments("dataset_args"),
+        task=config.task,
     )
     num_examples = len(dataset.train[1])
     if config.batch_size > num_examples:
@@ -177,9 +187,10 @@ class Lab:
 
     def _build_loops(self, dataset, compile, stream):
         """Builds the loops, and tries them before anything is written."""
-        from prunetrain.core import loops, steps
+        from prunetrain.core import loops
 
-        config, loss_fn = self.config, self._make_loss(dataset)
+        config = self.config
+        loss_fn, tally = self._make_loss(dataset)
         self.loop = loops.make_train_loop(
             self.pruned,
             self.optimizer,
@@ -197,12 +208,18 @@ class Lab:
                 *getattr(dataset, split),
                 compile=self.loop.mode,
                 stream=stream,
+                correct_fn=tally,
             )
             for split in ("validation", "test")
         }
+        self._group_sizes = {
+            split: metrics.group_sizes(
+                config.task, getattr(dataset, split)[1], dataset.num_classes
+            )
+            for split in self._evaluate
+        }
         # It leaves nothing: a training begins with fresh weights, or with those of a
         # checkpoint.
-        steps.evaluate_batch(self.pruned, loss_fn, *(v[:8] for v in dataset.train))
         self.loop(0, 1)
 
     def _variables(self):
@@ -308,8 +325,16 @@ class Lab:
 
     def evaluate(self, split, step):
         """`Evaluation` of the present weights on "validation" or "test"."""
-        loss, correct, count = (float(value) for value in self._evaluate[split]())
-        return Evaluation(step, loss / count, correct / count)
+        loss, correct, count = (value.numpy() for value in self._evaluate[split]())
+        sizes = self._group_sizes[split]
+        found = Evaluation(step, float(loss) / int(count))
+        if not len(sizes):
+            return found
+        accuracy = metrics.accuracy(correct.sum(), sizes.sum())
+        by_class = None
+        if self.config.accuracy == "by_class":
+            by_class = list(map(metrics.accuracy, correct, sizes))
+        return dataclasses.replace(found, accuracy=accuracy, class_accuracy=by_class)
 
     def test_at(self, best, last):
         """Test `Evaluation`s at the best and the last step; leaves the best weights."""
@@ -349,12 +374,18 @@ class Lab:
         return optimizer
 
     def _make_loss(self, dataset):
-        outputs = self.pruned(dataset.train[0][:8])
-        probabilities = tf.is_tensor(outputs) and losses.are_probabilities(outputs)
-        with _arguments(self.config, "loss_args") as arguments:
-            return losses.make_loss(
-                self.config.loss, probabilities, dataset.num_classes, **arguments
+        """The loss, and what counts right answers."""
+        config, width = self.config, dataset.num_classes
+        outputs = self.pruned(dataset.train[0][:64])
+        _check_outputs(config.task, outputs, width)
+        with _arguments(config, "loss_args") as arguments:
+            at_half = losses.decides_at_half(
+                config.loss, config.task, arguments, self.pruned.model, outputs
             )
+            loss_fn = losses.make_loss(
+                config.loss, config.task, at_half, width, **arguments
+            )
+        return loss_fn, metrics.make_tally(config.task, at_half, width)
 
     def _rates_per_kernel(self):
         """`layer_rates`, or by default half the rate for the output layer."""
@@ -382,6 +413,21 @@ class Lab:
         output = [choice.variable for choice in every if choice.prunable][-1:]
         halved = [any(kernel is x for x in output) for kernel in self.pruned.kernels]
         return [config.prune_rate / (2 if half else 1) for half in halved]
+
+
+def _check_outputs(task, outputs, width):
+    """Raises ValueError unless they are `[batch, width]`; spare classes do no harm."""
+    shape = getattr(outputs, "shape", None)
+    is_rows = shape is not None and len(shape) == 2
+    if task == "classes":
+        fits, what = is_rows and shape[1] >= 2, "class scores [batch, classes]"
+    else:
+        fits, what = is_rows and shape[1] == width, f"[batch, {width}] for task={task}"
+    if not fits:
+        raise ValueError(
+            f"the model's outputs must be {what}. Received: outputs of shape {shape} "
+            f"({type(outputs).__name__})"
+        )
 
 
 @contextlib.contextmanager

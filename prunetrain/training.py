@@ -129,7 +129,7 @@ class Progress:
         values = {**vars(self), "total_loss": float(self.total_loss)}
         for name in ("best", "last"):
             evaluation = values[name]
-            values[name] = evaluation and dataclasses.asdict(evaluation)
+            values[name] = evaluation and evaluation.as_dict()
         return values
 
     @classmethod
@@ -150,7 +150,8 @@ class Progress:
 def _check_numbers(values):
     """Raises TypeError for what is neither a number nor held in a field of its own."""
     for name, value in values.items():
-        known = name in ("best", "last", "metrics")
+        known = name in ("best", "last", "metrics", "class_accuracy")
+        known = known or (name == "accuracy" and value is None)
         if not known and type(value) not in (int, float):
             raise TypeError(f"{name} is {value!r}")
 
@@ -232,6 +233,7 @@ class Log:
             final_val_accuracy=last.accuracy,
             final_test_loss=test_at_last.loss,
             final_test_accuracy=test_at_last.accuracy,
+            test_class_accuracy=results.joined(test_at_best.class_accuracy),
         )
         self._directory.add_row(row)
         self._display.finish(row)
@@ -241,7 +243,7 @@ class Log:
             **self._where,
             "weights_remaining": self._remaining,
             "split": split,
-            **dataclasses.asdict(evaluation),
+            **evaluation.as_dict(),
             **more,
         }
         self._directory.add_metrics(**line)

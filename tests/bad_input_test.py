@@ -113,6 +113,8 @@ VALUES = {
     "augment": {"crops": "mean 'crop'", "flip,flip": "only once", **NO_LINES},
     "stream": {"alway": "mean 'always'", "": "must be one of auto"},
     "data_dir": NO_LINES,
+    "task": {"class": "mean 'classes", "": "must be one of", "a:b": "must be one of"},
+    "accuracy": {"byclass": "mean 'by_class", "": "must be one of", "none": "one of"},
     "scaling": {"units": "mean 'unit'", "": "must be one of unit, standard"},
     "validation_size": {**NO_INTEGERS, "0": "from 1 (examples)"},
     "model": {
@@ -372,7 +374,7 @@ DATASETS = {
     "labels from one": (replaced("y_train", 1 + np.arange(120) % 10), ["subtract 1"]),
     "one class": (
         replaced("y_train", np.full(120, 3)),
-        ["two classes", "accuracy says nothing", "120 training examples", "class 3"],
+        ["two classes", "results say nothing", "120 training examples", "all of 3"],
     ),
     "one class to test": (replaced("y_test", np.zeros(40)), ["40 test examples"]),
     "fewer than a batch": (nothing, ["--batch_size=101", "100 training examples"]),

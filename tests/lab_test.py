@@ -79,7 +79,7 @@ def settings(**changes):
     ("changes", "problem"),
     [
         ({"model": f"{HERE}:narrow"}, "labels from 0 to 2"),
-        ({"model": f"{HERE}:narrow", "loss": "mean_squared_error"}, "[8,3] vs. [8,2]"),
+        ({"model": f"{HERE}:narrow", "loss": "mean_squared_error"}, ",3] vs. ["),
         ({"model": f"{HERE}:unflattened"}, "class scores"),
         ({"model": f"{HERE}:by_name"}, "class scores"),
         ({"model": f"{HERE}:without_gradient"}, "No gradients"),

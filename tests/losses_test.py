@@ -21,7 +21,7 @@ ENTROPY = (math.log(2) + math.log(4)) / 2
 
 
 def value(name, probabilities, outputs, **arguments):
-    loss_fn = losses.make_loss(name, probabilities, 3, **arguments)
+    loss_fn = losses.make_loss(name, "classes", probabilities, 3, **arguments)
     return float(tf.reduce_mean(loss_fn(Y, tf.constant(outputs))))
 
 
@@ -68,11 +68,11 @@ def constant(y, outputs):
 
 
 def test_a_loss_may_be_a_function_or_a_class_of_ones_own():
-    assert losses.make_loss(f"{__name__}:constant", True, 3) is constant
+    assert losses.make_loss(f"{__name__}:constant", "classes", True, 3) is constant
     name = "keras.losses:SparseCategoricalCrossentropy"
     assert value(name, True, ROWS) == pytest.approx(ENTROPY, rel=1e-5)
     with toys.raises(errors.InputError, "`loss_args`", "a function takes none", "a"):
-        losses.make_loss(f"{__name__}:constant", True, 3, a=1)
+        losses.make_loss(f"{__name__}:constant", "classes", True, 3, a=1)
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,8 @@ def test_a_loss_may_be_a_function_or_a_class_of_ones_own():
     ],
 )
 def test_probabilities_are_told_from_logits(outputs, expected):
-    assert losses.are_probabilities(tf.constant(outputs)) is expected
+    found = losses.are_probabilities("classes", None, tf.constant(outputs))
+    assert found is expected
 
 
 # In an experiment

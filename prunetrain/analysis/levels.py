@@ -9,8 +9,9 @@ class Level:
     """One branch at one round, over its replicates.
 
     `weights_remaining` is a mean count and `remaining` the same as a fraction;
-    accuracies are mean fractions at the step of the lowest validation loss, `low` and
-    `high` the extremes of the test accuracy; `best_step` is a mean.
+    `best_step` is a mean. `measure` is "accuracy" (a fraction), or "loss" for a task
+    that has no accuracy: `val` and `test` are its means at the step of the lowest
+    validation loss, `low` and `high` the extremes of the test one.
     """
 
     branch: str
@@ -19,11 +20,11 @@ class Level:
     weights_remaining: float
     remaining: float
     best_step: float
-    val_accuracy: float
-    test_accuracy: float
+    measure: str
+    val: float
+    test: float
     low: float
     high: float
-    final_test_accuracy: float
 
 
 def by_level(rows):
@@ -40,7 +41,8 @@ def _level(round, branch, rows):
     def mean(name):
         return statistics.fmean(getattr(row, name) for row in rows)
 
-    tests = [row.test_accuracy for row in rows]
+    measure = "loss" if any(row.test_accuracy is None for row in rows) else "accuracy"
+    tests = [getattr(row, f"test_{measure}") for row in rows]
     return Level(
         branch=branch,
         round=round,
@@ -48,9 +50,9 @@ def _level(round, branch, rows):
         weights_remaining=mean("weights_remaining"),
         remaining=1 - mean("sparsity"),
         best_step=mean("best_step"),
-        val_accuracy=mean("val_accuracy"),
-        test_accuracy=mean("test_accuracy"),
+        measure=measure,
+        val=mean(f"val_{measure}"),
+        test=statistics.fmean(tests),
         low=min(tests),
         high=max(tests),
-        final_test_accuracy=mean("final_test_accuracy"),
     )

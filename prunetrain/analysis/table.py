@@ -14,7 +14,7 @@ from prunetrain.runs import workdir as workdirs
 def print_results(path, console=None):
     """Prints the table of a work directory and says where its files are.
 
-    Draws `accuracy.png` there too, if matplotlib is installed.
+    Draws `accuracy.png` there too (or `loss.png`), if matplotlib is installed.
     """
     path = pathlib.Path(path)
     console = console or rich.console.Console()
@@ -22,17 +22,18 @@ def print_results(path, console=None):
     console.print(table(levels))
     replicates = max((x.replicates for x in levels), default=0)
     console.print(
-        "Accuracy at the step of the lowest validation loss, mean of "
-        f"{replicates} replicate{'s' if replicates != 1 else ''}.",
+        f"{_measure(levels).title()} at the step of the lowest validation loss, mean "
+        f"of {replicates} replicate{'s' if replicates != 1 else ''}.",
         highlight=False,
     )
     files = ["results.csv", "metrics.jsonl", "tickets/", "checkpoints/", "flags.txt"]
     if importlib.util.find_spec("matplotlib"):
         from prunetrain.analysis import plots
 
-        with workdirs.told(path / "accuracy.png") as file:
-            plots.accuracy(levels, file)
-        files.insert(0, "accuracy.png")
+        picture = f"{_measure(levels)}.png"
+        with workdirs.told(path / picture) as file:
+            plots.by_weights_remaining(levels, file)
+        files.insert(0, picture)
     else:
         console.print("For a plot: pip install 'prunetrain[report]'", markup=False)
     console.print(f"{path}: {', '.join(files)}", highlight=False, soft_wrap=True)
@@ -41,15 +42,16 @@ def print_results(path, console=None):
 def table(levels):
     """`rich` table of `Level`s."""
     controls = sorted({x.branch for x in levels if x.branch != "ticket"})
+    unit = "%" if _measure(levels) == "accuracy" else "loss"
     result = rich.table.Table(title="Tickets by round")
     for name in (
         "round",
         "weights",
         "left %",
         "best step",
-        "val %",
-        "test %",
-        *(f"{control} test %" for control in controls),
+        f"val {unit}",
+        f"test {unit}",
+        *(f"{control} test {unit}" for control in controls),
     ):
         result.add_column(name, justify="right")
     by_key = {(x.branch, x.round): x for x in levels}
@@ -60,8 +62,16 @@ def table(levels):
             f"{ticket.weights_remaining:,.0f}",
             f"{100 * ticket.remaining:.2f}",
             f"{ticket.best_step:,.0f}",
-            f"{100 * ticket.val_accuracy:.2f}",
-            f"{100 * ticket.test_accuracy:.2f}",
-            *("" if x is None else f"{100 * x.test_accuracy:.2f}" for x in others),
+            _shown(ticket, ticket.val),
+            _shown(ticket, ticket.test),
+            *("" if x is None else _shown(x, x.test) for x in others),
         )
     return result
+
+
+def _measure(levels):
+    return levels[0].measure if levels else "accuracy"
+
+
+def _shown(level, value):
+    return f"{100 * value:.2f}" if level.measure == "accuracy" else f"{value:.4g}"

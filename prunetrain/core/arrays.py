@@ -99,5 +99,5 @@ def check_one_label(y):
     if tf.reduce_any(rows < 0) or not sums_to_one:
         raise ValueError(
             "`y` must hold class indices or one-hot rows. Received: rows that are not. "
-            "Multi-label and regression need a metric of your own"
+            "Multi-label and regression need a `correct_fn`"
         )

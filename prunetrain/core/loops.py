@@ -71,16 +71,24 @@ def make_train_loop(
 
 
 def make_eval_loop(
-    pruned, loss_fn, x, y, batch_size=1000, compile="auto", stream=False
+    pruned,
+    loss_fn,
+    x,
+    y,
+    batch_size=1000,
+    compile="auto",
+    stream=False,
+    correct_fn=None,
 ):
     """Builds the compiled evaluation over data that stays on the device.
 
     Args:
-        pruned: `PrunedModel` whose outputs are class scores `[batch, classes]`.
+        pruned: `PrunedModel`.
         loss_fn: as for `make_train_loop`; regularisers are not part of it.
         x, y: arrays of all examples; the last batch may be smaller.
         batch_size: examples per forward pass.
         compile, stream: as for `make_train_loop`.
+        correct_fn: as for `make_eval_step`.
 
     Returns:
         A function `() -> (loss sum, correct, count)` over all examples, as
@@ -93,23 +101,29 @@ def make_eval_loop(
     arrays.check_batch_size(batch_size, x.shape[0])
     steps.check_loss(loss_fn)
     arrays.check_labels(pruned, loss_fn, x, y)
-    arrays.check_one_label(y)
+    if correct_fn is None:
+        arrays.check_one_label(y)
+        correct_fn = steps.count_correct
     mode = steps.pick_mode(compile, pruned.model)
+    # Once outside of a trace: what does not fit is told, and what sums begin with.
+    first = (tf.convert_to_tensor(array[:1]) for array in (x, y))
+    first = steps.evaluate_batch(pruned, loss_fn, correct_fn, *first)
+    zeros = [tf.zeros_like(value) for value in first]
 
     def add_batch(sums, x, y):
-        batch = steps.evaluate_batch(pruned, loss_fn, x, y)
+        batch = steps.evaluate_batch(pruned, loss_fn, correct_fn, x, y)
         return tuple(total + value for total, value in zip(sums, batch, strict=True))
 
     over = _evaluate_streamed if stream else _evaluate_resident
-    return over(pruned, add_batch, x, y, batch_size, mode)
+    return over(pruned, add_batch, zeros, x, y, batch_size, mode)
 
 
-def _evaluate_resident(pruned, add_batch, x, y, batch_size, mode):
+def _evaluate_resident(pruned, add_batch, zeros, x, y, batch_size, mode):
     num_full, rest = divmod(x.shape[0], batch_size)
 
     def evaluate():
         pruned.apply_masks()
-        sums = _no_sums()
+        sums = tuple(zeros)
         for index in tf.range(num_full):
             start = index * batch_size
             sums = add_batch(
@@ -122,7 +136,7 @@ def _evaluate_resident(pruned, add_batch, x, y, batch_size, mode):
     return _compiled(mode, evaluate)
 
 
-def _evaluate_streamed(pruned, add_batch, x, y, batch_size, mode):
+def _evaluate_streamed(pruned, add_batch, zeros, x, y, batch_size, mode):
     add_batch = _compiled(mode, add_batch)
     num_batches = -(-x.shape[0] // batch_size)
 
@@ -131,16 +145,12 @@ def _evaluate_streamed(pruned, add_batch, x, y, batch_size, mode):
 
     def evaluate():
         pruned.apply_masks()
-        sums = _no_sums()
+        sums = tuple(zeros)
         for batch in streams.chunks(x, y, rows, last=num_batches):
             sums = add_batch(sums, *batch)
         return sums
 
     return evaluate
-
-
-def _no_sums():
-    return tf.constant(0.0), tf.constant(0), tf.constant(0)
 
 
 class TrainLoop:

@@ -57,29 +57,33 @@ def make_train_step(pruned, optimizer, loss_fn, mask_interval=1, compile="auto")
     return compiled(mode, step_function(pruned, optimizer, loss_fn, update))
 
 
-def make_eval_step(pruned, loss_fn, compile="auto"):
+def make_eval_step(pruned, loss_fn, compile="auto", correct_fn=None):
     """Builds the compiled evaluation step.
 
     Args:
-        pruned: `PrunedModel` whose outputs are class scores `[batch, classes]`.
+        pruned: `PrunedModel`.
         loss_fn: as for `make_train_step`. Regularisers are not part of it.
         compile: as for `make_train_step`.
+        correct_fn: `(y, outputs) -> correct`, an int32 tensor to be added up over
+            batches: a scalar, or numbers by class. None: how many of the outputs, class
+            scores `[batch, classes]`, are highest at the label: class indices `[batch]`
+            or `[batch, 1]`, or one-hot `[batch, classes]`.
 
     Returns:
-        A `tf.function` `(x, y) -> (loss sum, correct, count)`: float32, int32, int32
-        scalars. Add them up over batches and divide once, so that a smaller last batch
-        weighs what it should. Labels are class indices `[batch]` or `[batch, 1]`, or
-        one-hot `[batch, classes]`.
+        A `tf.function` `(x, y) -> (loss sum, correct, count)`: float32, int32, int32,
+        scalars but for what `correct_fn` says. Add them up over batches and divide
+        once, so that a smaller last batch weighs what it should.
     """
     pruned_model.check_pruned(pruned)
     check_loss(loss_fn)
+    correct_fn = correct_fn or count_correct
     mode = pick_mode(compile, pruned.model)
 
     def eval_step(x, y):
         # The masks first: whatever the optimizer did since they were last applied,
         # what is evaluated is the pruned network.
         pruned.apply_masks()
-        return evaluate_batch(pruned, loss_fn, x, y)
+        return evaluate_batch(pruned, loss_fn, correct_fn, x, y)
 
     return compiled(mode, eval_step)
 
@@ -201,22 +205,28 @@ def mean_loss(loss_fn, y, outputs):
     return tf.reduce_mean(tf.cast(loss_fn(y, outputs), tf.float32))
 
 
-def evaluate_batch(pruned, loss_fn, x, y):
+def evaluate_batch(pruned, loss_fn, correct_fn, x, y):
     """`(loss sum, correct, count)` of one batch."""
     outputs = pruned(x, training=False)
+    count = tf.shape(y)[0]
+    correct = correct_fn(y, outputs)
+    loss = mean_loss(loss_fn, y, outputs)
+    if getattr(loss_fn, "reduction", None) != "sum":
+        loss *= tf.cast(count, tf.float32)
+    return loss, correct, count
+
+
+def count_correct(y, outputs):
+    """How many class scores `[batch, classes]` are highest at the label: int32."""
     shape = getattr(outputs, "shape", None)
     if shape is None or shape.rank != 2 or shape[-1] < 2:
         raise ValueError(
             "evaluation needs a model whose outputs are class scores [batch, classes], "
-            f"two classes or more. Received: outputs of shape {shape} "
-            f"({type(outputs).__name__})"
+            "two classes or more, or a `correct_fn`. Received: outputs of shape "
+            f"{shape} ({type(outputs).__name__})"
         )
-    count = tf.shape(outputs)[0]
-    loss = mean_loss(loss_fn, y, outputs)
-    if getattr(loss_fn, "reduction", None) != "sum":
-        loss *= tf.cast(count, tf.float32)
     hits = tf.equal(tf.argmax(outputs, -1), label_indices(y, outputs.shape[-1]))
-    return loss, tf.math.count_nonzero(hits, dtype=tf.int32), count
+    return tf.math.count_nonzero(hits, dtype=tf.int32)
 
 
 def label_indices(y, num_classes):

@@ -1,4 +1,4 @@
-"""Datasets as arrays: read, scaled, split, labels as class indices.
+"""Datasets as arrays: read, scaled, split, labels as the task has them.
 
 `sources` says where they come from and how to add one.
 """
@@ -12,7 +12,8 @@ import pkgutil
 
 import numpy as np
 
-from prunetrain.data import sources
+from prunetrain.data import labels, sources
+from prunetrain.data.labels import TASKS, class_indices
 from prunetrain.data.sources import DATASETS, PREFIX, SUFFIX, Raw
 from prunetrain.errors import InputError
 
@@ -21,6 +22,7 @@ __all__ = [
     "PREFIX",
     "SCALINGS",
     "SUFFIX",
+    "TASKS",
     "Dataset",
     "Raw",
     "class_indices",
@@ -38,7 +40,12 @@ _HASHED_BYTES = 1 << 24
 
 @dataclasses.dataclass(frozen=True)
 class Dataset:
-    """Splits of a dataset: `(x, y)` with x float32 `[examples, …]`, y int32 `[examples]`."""  # noqa: E501
+    """Splits of a dataset: `(x, y)` with x float32 `[examples, …]`.
+
+    y is int32 `[examples]` for classes, float32 `[examples, num_classes]` for other
+    tasks. `num_classes` is how many outputs a model for them has: one for each class,
+    label or number.
+    """
 
     train: tuple
     validation: tuple
@@ -106,7 +113,12 @@ class Scaled:
 
 
 def load_dataset(
-    name, data_dir=None, scaling="unit", validation_size=5000, arguments=None
+    name,
+    data_dir=None,
+    scaling="unit",
+    validation_size=5000,
+    arguments=None,
+    task="classes",
 ):
     """Reads a dataset, scales it and splits off validation examples.
 
@@ -124,6 +136,7 @@ def load_dataset(
         validation_size: examples taken out of the training set, drawn at random but
             always the same ones (the paper takes 5,000 of MNIST's 60,000).
         arguments: dict of keyword arguments for what reads the dataset.
+        task: a name in `TASKS`, by which labels are read.
 
     Returns:
         A `Dataset`.
@@ -132,28 +145,37 @@ def load_dataset(
         ValueError: a name or size is out of range, a file is missing or damaged, or
             images and labels differ in number or are of one class only.
     """
-    return open_dataset(name, data_dir, scaling, validation_size, arguments).loaded()
+    return open_dataset(
+        name, data_dir, scaling, validation_size, arguments, task
+    ).loaded()
 
 
 def open_dataset(
-    name, data_dir=None, scaling="unit", validation_size=5000, arguments=None
+    name,
+    data_dir=None,
+    scaling="unit",
+    validation_size=5000,
+    arguments=None,
+    task="classes",
 ):
     """`load_dataset`, but inputs stay as the source has them until rows are taken out.
 
     Returns:
         A `Dataset` whose inputs are `Scaled`: for data that is to be streamed.
     """
-    if scaling not in SCALINGS:
-        raise ValueError(
-            f"`scaling` must be one of {', '.join(SCALINGS)}. "
-            f"Received: scaling={scaling!r}"
-        )
+    for argument, value, known in (
+        ("scaling", scaling, SCALINGS),
+        ("task", task, TASKS),
+    ):
+        if value not in known:
+            raise ValueError(
+                f"`{argument}` must be one of {', '.join(known)}. "
+                f"Received: {argument}={value!r}"
+            )
     raw = sources.read(name, data_dir, arguments)
     raw = _as_arrays(raw)
     x_train, x_test = _inputs(raw.x_train, raw), _inputs(raw.x_test, raw)
-    num_classes = raw.num_classes or _count_classes(raw)
-    y_train = class_indices(raw.y_train, num_classes, raw.source)
-    y_test = class_indices(raw.y_test, num_classes, raw.source)
+    y_train, y_test, num_classes = labels.read(raw, task)
     _check_splits(raw.source, x_train, y_train, x_test, y_test)
     if not 1 <= validation_size < len(y_train):
         raise InputError(
@@ -173,49 +195,6 @@ def open_dataset(
         test=(Scaled(x_test, np.arange(len(x_test)), *scale), y_test),
         num_classes=num_classes,
     )
-
-
-def class_indices(labels, num_classes, source="labels"):
-    """Labels as int32 class indices `[examples]`.
-
-    Args:
-        labels: numbers `[examples]` or `[examples, 1]` in 0 … num_classes - 1, of any
-            integer or float type, or one-hot `[examples, num_classes]`.
-        num_classes: number of classes.
-        source: where the labels come from, for the error message.
-
-    Raises:
-        InputError: another shape, or labels outside the range.
-    """
-    labels = np.asarray(labels)
-    if labels.dtype.kind not in "biuf":
-        raise InputError(
-            f"labels must be numbers. Received: {labels.dtype} in {source}"
-        )
-    if labels.ndim == 2 and labels.shape[1] == num_classes and num_classes > 1:
-        is_one_hot = np.isin(labels, (0, 1)).all() and (labels.sum(1) == 1).all()
-        if not is_one_hot:
-            raise InputError(
-                f"one-hot labels must hold a single 1 in each row. Received: other "
-                f"values in {source}"
-            )
-        return labels.argmax(1).astype(np.int32)
-    if labels.ndim == 2 and labels.shape[1] == 1:
-        labels = labels[:, 0]
-    if labels.ndim != 1:
-        raise InputError(
-            "labels must be class indices (n,) or (n, 1), or one-hot "
-            f"(n, {num_classes}). Received: shape {labels.shape} in {source}"
-        )
-    whole = np.equal(labels, np.floor(labels)).all()
-    low, high = (labels.min(), labels.max()) if len(labels) else (0, 0)
-    if not whole or low < 0 or high >= num_classes:
-        hint = "; subtract 1" if whole and (low, high) == (1, num_classes) else ""
-        raise InputError(
-            f"labels must be whole numbers from 0 to {num_classes - 1}. Received: "
-            f"labels from {low} to {high} in {source}{hint}"
-        )
-    return labels.astype(np.int32)
 
 
 def _as_arrays(raw):
@@ -247,37 +226,11 @@ def _inputs(x, raw):
     return x[..., None] if is_gray else x
 
 
-def _count_classes(raw):
-    """How many classes the labels tell: the width of one-hot rows, or highest + 1."""
-    y_train, y_test = raw.y_train, raw.y_test
-    if y_train.ndim == 2 and y_train.shape[1] > 1:
-        return y_train.shape[1]
-    highest = _highest(y_train, raw), _highest(y_test, raw)
-    num_classes = max(highest) + 1
-    if not 2 <= num_classes <= max(2, len(y_train)):
-        raise InputError(
-            "labels must be the numbers of the classes from 0, at least two classes "
-            f"and no more than training examples ({len(y_train)}). Received: labels up "
-            f"to {max(highest)} in {raw.source}"
-        )
-    return num_classes
-
-
-def _highest(labels, raw):
-    highest = labels.max(initial=0) if labels.dtype.kind in "biuf" else math.nan
-    if not math.isfinite(highest):
-        raise InputError(
-            f"labels must be whole numbers from 0. Received: {labels.dtype}, highest "
-            f"{highest}, in {raw.source}"
-        )
-    return int(highest)
-
-
 def _check_splits(source, x_train, y_train, x_test, y_test):
     """Raises InputError for splits that nothing can be learnt or told from.
 
-    One class only is an error and no warning: whatever is pruned, the network answers
-    with that class, and a night of training ends in a table of 100 %.
+    Labels that are all the same are an error and no warning: whatever is pruned, the
+    network answers with that one, and a night of training ends in a table of 100 %.
     """
     for split, x, y in (("training", x_train, y_train), ("test", x_test, y_test)):
         if len(x) != len(y) or not len(x):
@@ -293,9 +246,9 @@ def _check_splits(source, x_train, y_train, x_test, y_test):
             )
         if (y == y[0]).all():
             raise InputError(
-                f"{source} must hold examples of two classes or more, or accuracy "
-                f"says nothing. Received: {len(x)} {split} examples, all of class "
-                f"{y[0]}"
+                f"{source} must hold examples of two classes or more (or labels that "
+                f"differ), or results say nothing. Received: {len(x)} {split} "
+                f"examples, all of {np.squeeze(y[0])}"
             )
 
 

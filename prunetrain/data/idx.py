@@ -5,6 +5,7 @@ dimensions as uint32, the elements. Files may be gzipped. What a header announce
 held against the file's size before anything is allocated.
 """
 
+import dataclasses
 import gzip
 import math
 import pathlib
@@ -24,21 +25,41 @@ _EMBEDDED = pathlib.Path(__file__).parent / "mnist"
 
 
 @data.DATASETS.register("mnist")
-def read_mnist(data_dir):
-    """Handwritten digits, 60,000 + 10,000 of 28×28; embedded in the package."""
-    return _read_splits(data_dir or _EMBEDDED)
+def read_mnist(data_dir, pad=0):
+    """Handwritten digits, 60,000 + 10,000 of 28×28; embedded in the package.
+
+    `pad` adds that many pixels of 0 on each side, for networks that want larger images.
+    """
+    return _padded(_read_splits(data_dir or _EMBEDDED), pad)
 
 
 @data.DATASETS.register("fashion_mnist")
-def read_fashion_mnist(data_dir):
-    """Clothes in 10 classes, 60,000 + 10,000 of 28×28; IDX files in --data_dir."""
+def read_fashion_mnist(data_dir, pad=0):
+    """Clothes in 10 classes, 60,000 + 10,000 of 28×28; IDX files in --data_dir.
+
+    `pad` as for mnist.
+    """
     if not data_dir:
         raise InputError(
             "`data_dir` must be a folder that holds Fashion-MNIST's four IDX files "
             "(Debian's package dataset-fashion-mnist puts them into "
             "/usr/share/datasets/fashion-mnist). Received: none"
         )
-    return _read_splits(data_dir)
+    return _padded(_read_splits(data_dir), pad)
+
+
+def _padded(raw, pad):
+    if not isinstance(pad, int) or isinstance(pad, bool) or not 0 <= pad <= 1000:
+        raise InputError(
+            "`dataset_args` pad must be a whole number from 0 to 1000, of pixels on "
+            f"each side. Received: pad={pad!r}"
+        )
+    if not pad:
+        return raw
+    widths = (0, 0), (pad, pad), (pad, pad), (0, 0)
+    return dataclasses.replace(
+        raw, x_train=np.pad(raw.x_train, widths), x_test=np.pad(raw.x_test, widths)
+    )
 
 
 def _read_splits(data_dir):

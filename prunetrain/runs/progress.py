@@ -158,7 +158,9 @@ class Live(Silent):
         self._progress.update(self._task, advance=num_steps, steps=" ".join(texts))
 
     def evaluated(self, replicate, evaluation, train_loss):
-        numbers = f"val loss {evaluation.loss:.3f} {evaluation.accuracy:.1%}"
+        numbers = f"val loss {evaluation.loss:.3f}"
+        if evaluation.accuracy is not None:
+            numbers += f" {evaluation.accuracy:.1%}"
         if len(self._running) > 1:
             numbers = f"rep {replicate} {numbers}"
         self._describe(replicate)
@@ -200,14 +202,23 @@ def _failure(replicate, why):
 
 
 def _numbers(evaluation):
-    return f"val loss {evaluation.loss:.4f} accuracy {evaluation.accuracy:.2%}"
+    text = f"val loss {evaluation.loss:.4f}"
+    known = evaluation.accuracy is not None
+    return f"{text} accuracy {evaluation.accuracy:.2%}" if known else text
 
 
 def _outcome(row):
+    val = _measured(row.val_accuracy, row.val_loss)
+    test = _measured(row.test_accuracy, row.test_loss)
     return (
-        f"best step {row.best_step:>6}  val {row.val_accuracy:.2%}  "
-        f"test {row.test_accuracy:.2%}  {row.train_seconds:6.1f} s"
+        f"best step {row.best_step:>6}  val {val}  test {test}  "
+        f"{row.train_seconds:6.1f} s"
     )
+
+
+def _measured(accuracy, loss):
+    """The accuracy, or where a task has none the loss."""
+    return f"loss {loss:.4g}" if accuracy is None else f"{accuracy:.2%}"
 
 
 def _duration(seconds):

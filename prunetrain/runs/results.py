@@ -16,7 +16,8 @@ class Row:
     `weights_remaining` is a count; `sparsity` the pruned fraction of the prunable
     weights. The losses and accuracies up to `test_accuracy` are those at `best_step`,
     the step of the lowest validation loss (the paper's early stop); `final_…` those of
-    the last step. Accuracies are fractions.
+    the last step. Accuracies are fractions, None for a task that has none;
+    `test_class_accuracy` holds those of all classes, if they are asked for.
     """
 
     replicate: int
@@ -26,18 +27,24 @@ class Row:
     sparsity: float
     best_step: int
     val_loss: float
-    val_accuracy: float
+    val_accuracy: float | None
     test_loss: float
-    test_accuracy: float
+    test_accuracy: float | None
     train_seconds: float
     final_val_loss: float
-    final_val_accuracy: float
+    final_val_accuracy: float | None
     final_test_loss: float
-    final_test_accuracy: float
+    final_test_accuracy: float | None
+    test_class_accuracy: str = ""
 
     @property
     def key(self):
         return self.replicate, self.branch, self.round
+
+
+def joined(numbers):
+    """Numbers as a text, with a space in between and - for None."""
+    return " ".join("-" if x is None else repr(x) for x in numbers or ())
 
 
 def as_csv(rows):
@@ -62,9 +69,7 @@ def read_rows(path):
     content = files.read(file.parent, file.name)
     try:
         reader = csv.DictReader(io.StringIO(content.decode(), newline=""))
-        if not {x.name for x in dataclasses.fields(Row)} <= {
-            *(reader.fieldnames or ())
-        }:
+        if not _needed() <= {*(reader.fieldnames or ())}:
             raise ValueError("it lacks columns")
         rows = [_row(line) for line in reader]
         if len({row.key for row in rows}) < len(rows):
@@ -74,14 +79,30 @@ def read_rows(path):
         raise files.damaged(file, error) from error
 
 
+def _needed():
+    """The columns that every file has: those without a default."""
+    missing = dataclasses.MISSING
+    return {x.name for x in dataclasses.fields(Row) if x.default is missing}
+
+
 def _row(line):
     """`Row` from the texts by column, or ValueError."""
     if None in line or None in line.values():
         raise ValueError("a row is shorter or longer than the header")
-    row = Row(**{x.name: x.type(line[x.name]) for x in dataclasses.fields(Row)})
+    row = Row(
+        **{
+            x.name: _value(x.type, line[x.name])
+            for x in dataclasses.fields(Row)
+            if x.name in line
+        }
+    )
     for name, value in vars(row).items():
-        if isinstance(value, str):
+        if name == "test_class_accuracy":
+            valid = all(x == "-" or 0 <= float(x) <= 1 for x in value.split(" ") if x)
+        elif isinstance(value, str):
             valid = re.fullmatch(r"\w+", value)
+        elif value is None:
+            continue
         elif isinstance(value, int):
             valid = 0 <= value < 2**63
         else:
@@ -90,3 +111,9 @@ def _row(line):
         if not valid:
             raise ValueError(f"{name} cannot be {line[name]!r}")
     return row
+
+
+def _value(type, text):
+    if type in (int, float, str):
+        return type(text)
+    return float(text) if text else None

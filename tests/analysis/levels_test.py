@@ -37,12 +37,11 @@ def test_a_level_is_the_mean_over_replicates_with_the_extremes():
             best_step=step,
             val_accuracy=val,
             test_accuracy=test,
-            final_test_accuracy=final,
         )
-        for replicate, weights, sparsity, step, val, test, final in (
-            (0, 80, 0.25, 100, 0.5, 0.25, 0.125),
-            (1, 90, 0.75, 300, 0.75, 0.75, 0.25),
-            (2, 100, 0.5, 500, 1.0, 0.5, 0.75),
+        for replicate, weights, sparsity, step, val, test in (
+            (0, 80, 0.25, 100, 0.5, 0.25),
+            (1, 90, 0.75, 300, 0.75, 0.75),
+            (2, 100, 0.5, 500, 1.0, 0.5),
         )
     ]
     (level,) = levels.by_level(rows)
@@ -53,12 +52,22 @@ def test_a_level_is_the_mean_over_replicates_with_the_extremes():
         weights_remaining=90,
         remaining=0.5,
         best_step=300,
-        val_accuracy=0.75,
-        test_accuracy=0.5,
+        measure="accuracy",
+        val=0.75,
+        test=0.5,
         low=0.25,
         high=0.75,
-        final_test_accuracy=0.375,
     )
+
+
+def test_a_task_without_accuracy_is_measured_by_its_loss():
+    rows = [
+        tiny.row(replicate=r, val_accuracy=None, test_accuracy=None, test_loss=loss)
+        for r, loss in enumerate((0.25, 0.75))
+    ]
+    (level,) = levels.by_level(rows)
+    assert (level.measure, level.test) == ("loss", 0.5)
+    assert (level.low, level.high) == (0.25, 0.75)
 
 
 def test_replicates_of_which_some_are_unfinished_are_counted_by_level():
@@ -69,7 +78,7 @@ def test_replicates_of_which_some_are_unfinished_are_counted_by_level():
 @pytest.mark.parametrize("accuracy", [0.9008, 0.1, 1.0])
 def test_one_replicate_is_its_own_mean_and_extremes(accuracy):
     (level,) = levels.by_level([tiny.row(test_accuracy=accuracy)])
-    assert level.test_accuracy == level.low == level.high == accuracy
+    assert level.test == level.low == level.high == accuracy
 
 
 def test_no_rows_give_no_levels():

@@ -42,7 +42,7 @@ CASES = {
 @pytest.mark.parametrize("case", CASES)
 def test_a_picture_is_drawn_of_any_results(case, tmp_path):
     file = tmp_path / "accuracy.png"
-    plots.accuracy(levels.by_level(CASES[case]), file)
+    plots.by_weights_remaining(levels.by_level(CASES[case]), file)
     assert file.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
     # Reading checks every chunk's sum.
     pixels = matplotlib.image.imread(file)
@@ -61,7 +61,7 @@ def axes(monkeypatch, tmp_path):
     monkeypatch.setattr(matplotlib.figure.Figure, "savefig", keep)
 
     def draw(rows):
-        plots.accuracy(levels.by_level(rows), tmp_path / "unwritten.png")
+        plots.by_weights_remaining(levels.by_level(rows), tmp_path / "unwritten.png")
         (drawn,) = figures.pop().axes
         return drawn
 

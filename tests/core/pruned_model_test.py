@@ -34,6 +34,20 @@ def flat(variable):
 # Construction
 
 
+@pytest.mark.parametrize("policy", ["float32", "bfloat16"])
+def test_twenty_million_and_one_weights_are_counted_to_the_unit(policy):
+    """float32 stops counting at 2^24, half precision far earlier."""
+    total = 20_000_001
+    layers = [keras.Input([total]), keras.layers.Dense(1, dtype=policy)]
+    pruned = pt.PrunedModel(keras.Sequential(layers))
+    mask = np.ones([total, 1], bool)
+    mask[[0, 5, total - 1]] = False
+    pruned.set_masks([mask])
+    (layer,) = pruned.layer_sparsity()
+    assert (layer.kept, layer.total) == (total - 3, total)
+    assert pruned.sparsity() == 3 / total
+
+
 def test_wrapping_and_pruning_nothing_changes_no_output_bit():
     """B14."""
     model = toys.mlp()

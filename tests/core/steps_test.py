@@ -182,22 +182,37 @@ def test_pruning_nothing_gives_the_curve_of_plain_keras_training():
         np.testing.assert_allclose(ours, theirs, atol=1e-5)
 
 
-def test_mixed_float16_takes_the_step_of_float32():
+@pytest.mark.parametrize(
+    "policy", ["mixed_float16", "mixed_bfloat16", "bfloat16", "float64"]
+)
+def test_every_precision_takes_the_step_of_float32(policy):
     """H2: a loss scaled by 2^15 and not scaled back, or the reverse, would show."""
 
-    def move(dtype, wrap):
+    def move(dtype):
+        optimizer = keras.optimizers.SGD(1.0)
+        if dtype == "mixed_float16":
+            optimizer = keras.optimizers.LossScaleOptimizer(optimizer)
         model = toys.mlp(dtype=dtype)
-        step, pruned = make_step(model, wrap(keras.optimizers.SGD(1.0)))
+        # Each type draws initial values of its own.
+        model.set_weights(toys.mlp().get_weights())
+        step, pruned = make_step(model, optimizer)
         before = toys.values(pruned.kernels)
         loss = step(*toys.dataset())
         after = toys.values(pruned.kernels)
-        return loss, [new - old for new, old in zip(after, before, strict=True)]
+        moves = [
+            np.float64(new) - np.float64(old)
+            for new, old in zip(after, before, strict=True)
+        ]
+        return loss, moves
 
-    loss, moves = move("float32", lambda optimizer: optimizer)
-    half_loss, half_moves = move("mixed_float16", keras.optimizers.LossScaleOptimizer)
-    np.testing.assert_allclose(half_loss, loss, rtol=1e-2)
-    for half, full in zip(half_moves, moves, strict=True):
-        np.testing.assert_allclose(half, full, atol=1e-2 * np.abs(full).max())
+    loss, expected = move("float32")
+    found_loss, found = move(policy)
+    np.testing.assert_allclose(found_loss, loss, rtol=1e-2)
+    for moved, full in zip(found, expected, strict=True):
+        # Of weights stored in bfloat16, each move is rounded to 1/256 of the weight.
+        scale = 1 if policy == "bfloat16" else np.abs(full).max()
+        np.testing.assert_allclose(moved, full, atol=1e-2 * scale)
+        assert np.abs(full).max() > 0.02
 
 
 def test_dropout_acts_in_training_and_not_in_evaluation():

@@ -175,6 +175,21 @@ def test_a_folder_of_four_files_is_a_dataset(tmp_path):
         np.testing.assert_array_equal(getattr(raw, field), getattr(expected, field))
 
 
+def test_images_can_be_padded(tmp_path):
+    raw = tiny.write_idx_dataset(tmp_path)
+    read = data.DATASETS["mnist"](tmp_path, pad=2)
+    assert read.x_train.shape == (120, 12, 12, 1)
+    np.testing.assert_array_equal(read.x_train[:, 2:-2, 2:-2], raw.x_train)
+    assert read.x_test.sum() == raw.x_test.sum()
+
+
+@pytest.mark.parametrize("pad", [-1, 1.5, "two", True, 10**9])
+def test_a_padding_that_is_none_is_refused(pad, tmp_path):
+    tiny.write_idx_dataset(tmp_path)
+    with toys.raises(errors.InputError, "`dataset_args` pad", f"pad={pad!r}"):
+        data.DATASETS["mnist"](tmp_path, pad=pad)
+
+
 def test_plain_and_gzipped_files_may_lie_side_by_side(tmp_path):
     expected = tiny.write_idx_dataset(tmp_path)
     plain = tmp_path / tiny.IDX_NAMES["x_test"]

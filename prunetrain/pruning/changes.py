@@ -29,7 +29,7 @@ def scheduled(change, update_every, begin_step, end_step, end_is_due=False, **op
     """
     steps.check_whole("update_every", update_every, 1, what=" (steps)")
     steps.check_whole("begin_step", begin_step, 0)
-    if end_step is not None:
+    if end_step is not None or end_is_due:
         steps.check_whole("end_step", end_step, begin_step + 1)
 
     def next_due(step):

@@ -182,8 +182,8 @@ def straight_through(
         A `core.mask_updates.MaskUpdate`.
 
     Raises:
-        ValueError: steps or the first sparsity are out of range, or it leaves no
-            weight.
+        ValueError: steps or the sparsity at the last known one are out of range, or it
+            leaves no weight.
     """
     groups = changes.groups(pruned, allocation)
     latents = changes.new_latents(pruned)
@@ -211,5 +211,6 @@ def straight_through(
         make_update=make_update,
         variables=latents,
     )
-    changes.check_sparsity(pruned, groups, sparsity, begin_step)
+    last_step = begin_step if end_step is None else end_step
+    changes.check_sparsity(pruned, groups, sparsity, last_step)
     return update

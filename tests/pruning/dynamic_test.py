@@ -645,6 +645,14 @@ def test_a_sparsity_that_leaves_no_weight_is_refused(name, sparsity):
         dynamic.MASK_UPDATES[name](pruned, schedules.constant(sparsity), 1, 0, 9)
 
 
+@pytest.mark.parametrize("name", ["set", "rigl"])
+@pytest.mark.parametrize("drop", [1.0, -0.1, math.nan])
+def test_a_drop_that_is_no_fraction_is_refused(name, drop):
+    pruned = pt.PrunedModel(toys.column(1, 2, 3))
+    with toys.raises(ValueError, "`drop`", str(drop), "at step 4"):
+        dynamic.MASK_UPDATES[name](pruned, schedules.constant(drop), 1, 4, 9)
+
+
 def test_a_kernel_that_loses_all_weights_is_named_in_advance():
     pruned = pt.PrunedModel(toys.linear(np.ones([6, 3]), np.ones([3, 1])))
     with pytest.warns(UserWarning, match="no weight of net/dense_2/kernel"):

@@ -74,6 +74,8 @@ def test_an_unknown_name_is_an_attribute_error_that_names_it():
         *("prunetrain", "prunetrain.config", "prunetrain.main"),
         # What the parent of workers imports.
         "prunetrain.experiment",
+        # Registries.
+        *("prunetrain.pruning.dynamic", "prunetrain.pruning.schedules"),
     ],
 )
 def test_settings_and_command_line_are_imported_without_tensorflow(module):

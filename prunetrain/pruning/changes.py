@@ -29,7 +29,7 @@ def scheduled(change, update_every, begin_step, end_step, end_is_due=False, **op
     """
     steps.check_whole("update_every", update_every, 1, what=" (steps)")
     steps.check_whole("begin_step", begin_step, 0)
-    if end_step is not None:
+    if end_step is not None or end_is_due:
         steps.check_whole("end_step", end_step, begin_step + 1)
 
     def next_due(step):
@@ -57,28 +57,36 @@ def groups(pruned, allocation):
     )
 
 
+def check_fraction(name, schedule, step):
+    """What the schedule gives at that step, or ValueError if it is no fraction."""
+    fraction = float(schedule(tf.constant(step, tf.int64)))
+    if not 0 <= fraction < 1:
+        raise ValueError(
+            f"`{name}` must give a fraction from 0 to below 1, for example 0.2 for "
+            f"20 %. Received: {fraction} at step {step}"
+        )
+    return fraction
+
+
 def check_sparsity(pruned, groups, sparsity, step):
     """Raises ValueError if no weight would be left; warns if a kernel would have none.
 
     Inside the loop nobody could be told.
     """
-    fraction = float(sparsity(tf.constant(step, tf.int64)))
-    if not 0 <= fraction < 1:
+    fraction = check_fraction("sparsity", sparsity, step)
+    pools = [_pool(pruned.masks, group) for group in groups]
+    left = [_size(pool) - int(_target(fraction, pool)) for pool in pools]
+    if not any(left):
         raise ValueError(
-            "`sparsity` must give a fraction from 0 to below 1. "
-            f"Received: {fraction} at step {step}"
+            f"at least one weight must be left. Received: a `sparsity` of {fraction} "
+            f"at step {step}"
         )
+    # One of several pools is one kernel.
     emptied = [
-        ", ".join(pruned.kernels[index].path for index in group)
-        for group in groups
-        if int(_target(fraction, _pool(pruned.masks, group)))
-        == _size(_pool(pruned.masks, group))
+        pruned.kernels[group[0]].path
+        for group, pool, count in zip(groups, pools, left, strict=True)
+        if _size(pool) and not count
     ]
-    if len(emptied) == len(groups):
-        raise ValueError(
-            "at least one weight must be left. Received: a `sparsity` of "
-            f"{fraction} at step {step}"
-        )
     if emptied:
         warnings.warn(
             f"a sparsity of {fraction} leaves no weight of {', '.join(emptied)}: "
@@ -227,9 +235,9 @@ def new_latents(pruned):
         tf.Variable(
             tf.zeros(kernel.shape, kernel.dtype),
             trainable=False,
-            name=f"latent_{index}",
+            name=f"latent/{kernel.path}",
         )
-        for index, kernel in enumerate(pruned.kernels)
+        for kernel in pruned.kernels
     )
 
 

@@ -98,14 +98,16 @@ def sparse_evolution(pruned, drop, update_every, begin_step=0, end_step=None):
         A `core.mask_updates.MaskUpdate`.
 
     Raises:
-        ValueError: steps are out of range.
+        ValueError: steps or the first fraction are out of range.
     """
 
     def change(gradients, step, seed):
         del gradients
         changes.move(pruned, drop(step), changes.draw(pruned.kernels, step, seed))
 
-    return changes.scheduled(change, update_every, begin_step, end_step)
+    update = changes.scheduled(change, update_every, begin_step, end_step)
+    changes.check_fraction("drop", drop, begin_step)
+    return update
 
 
 @MASK_UPDATES.register("rigl")
@@ -132,7 +134,7 @@ def rigl(pruned, drop, update_every, begin_step, end_step):
         A `core.mask_updates.MaskUpdate`.
 
     Raises:
-        ValueError: steps are out of range.
+        ValueError: steps or the first fraction are out of range.
     """
 
     def change(gradients, step, seed):
@@ -143,9 +145,11 @@ def rigl(pruned, drop, update_every, begin_step, end_step):
         scores = [None if g is None else changes.steepest_first(g) for g in dense]
         changes.move(pruned, drop(step), scores)
 
-    return changes.scheduled(
+    update = changes.scheduled(
         change, update_every, begin_step, end_step, replaces_update=True
     )
+    changes.check_fraction("drop", drop, begin_step)
+    return update
 
 
 @MASK_UPDATES.register("straight_through")
@@ -182,8 +186,8 @@ def straight_through(
         A `core.mask_updates.MaskUpdate`.
 
     Raises:
-        ValueError: steps or the first sparsity are out of range, or it leaves no
-            weight.
+        ValueError: steps or the sparsity at the last known one are out of range, or it
+            leaves no weight.
     """
     groups = changes.groups(pruned, allocation)
     latents = changes.new_latents(pruned)
@@ -211,5 +215,6 @@ def straight_through(
         make_update=make_update,
         variables=latents,
     )
-    changes.check_sparsity(pruned, groups, sparsity, begin_step)
+    last_step = begin_step if end_step is None else end_step
+    changes.check_sparsity(pruned, groups, sparsity, last_step)
     return update

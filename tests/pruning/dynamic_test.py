@@ -624,6 +624,18 @@ def test_steps_out_of_range_are_refused(name, arguments, fragments):
         dynamic.MASK_UPDATES[name](pruned, schedules.constant(0.3), *arguments)
 
 
+def test_gradual_pruning_needs_an_end():
+    pruned = pt.PrunedModel(toys.column(1, 2, 3))
+    with toys.raises(ValueError, "`end_step`", "end_step=None"):
+        dynamic.gradual(pruned, schedules.constant(0.3), 1, 0, None)
+
+
+def test_the_last_sparsity_counts_not_the_first():
+    pruned = pt.PrunedModel(toys.column(1, 2, 3))
+    with toys.raises(ValueError, "`sparsity`", "0.9", "at step 5"):
+        dynamic.straight_through(pruned, schedules.linear(0.9, 0, 5), 1, 0, 5)
+
+
 @pytest.mark.parametrize("name", ["gradual", "straight_through"])
 @pytest.mark.parametrize("sparsity", [1.0, -0.1, math.nan, 0.9])
 def test_a_sparsity_that_leaves_no_weight_is_refused(name, sparsity):
@@ -631,6 +643,14 @@ def test_a_sparsity_that_leaves_no_weight_is_refused(name, sparsity):
     pruned = pt.PrunedModel(toys.column(1, 2, 3))
     with toys.raises(ValueError, "`sparsity`", str(sparsity), "at step"):
         dynamic.MASK_UPDATES[name](pruned, schedules.constant(sparsity), 1, 0, 9)
+
+
+@pytest.mark.parametrize("name", ["set", "rigl"])
+@pytest.mark.parametrize("drop", [1.0, -0.1, math.nan])
+def test_a_drop_that_is_no_fraction_is_refused(name, drop):
+    pruned = pt.PrunedModel(toys.column(1, 2, 3))
+    with toys.raises(ValueError, "`drop`", str(drop), "at step 4"):
+        dynamic.MASK_UPDATES[name](pruned, schedules.constant(drop), 1, 4, 9)
 
 
 def test_a_kernel_that_loses_all_weights_is_named_in_advance():

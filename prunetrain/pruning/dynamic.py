@@ -172,7 +172,8 @@ def straight_through(
     Args:
         pruned: `PrunedModel`.
         sparsity: `step -> fraction` of all weights that is pruned, for example of
-            `schedules.constant(0.9)`.
+            `schedules.constant(0.9)`. None: each kernel (or all together) keeps as many
+            as its mask does.
         update_every: steps between two updates of the masks.
         begin_step: the first step that is due; through it, the masks are as they were.
         end_step: no step is due from this one on. None: updates go on.
@@ -201,9 +202,8 @@ def straight_through(
     def change(gradients, step, seed):
         del gradients, seed
         weights = changes.whole(pruned, latents)
-        changes.keep_highest(
-            pruned, groups, sparsity(step), [magnitude(w) for w in weights]
-        )
+        fraction = None if sparsity is None else sparsity(step)
+        changes.keep_highest(pruned, groups, fraction, [magnitude(w) for w in weights])
         changes.split(pruned, latents, weights)
 
     update = changes.scheduled(
@@ -211,5 +211,6 @@ def straight_through(
         make_update=make_update,
         variables=latents,
     )
-    changes.check_sparsity(pruned, groups, sparsity, begin_step)
+    if sparsity is not None:
+        changes.check_sparsity(pruned, groups, sparsity, begin_step)
     return update

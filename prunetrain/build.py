@@ -18,7 +18,7 @@ _MEETING = (
     *("model", "model_args", "precision", "task", "loss", "loss_args", "augment"),
     *("optimizer", "optimizer_args", "learning_rate_schedule"),
     *("learning_rate_schedule_args", "warmup_steps", "train_steps"),
-    *("mask_updates", "allocation"),
+    *("mask_updates", "allocation", "prune_at", "sparsities"),
 )
 
 
@@ -111,13 +111,20 @@ def make_mask_update(config, pruned, targets):
         )
     make = dynamic.MASK_UPDATES["gradual" if during else config.mask_updates]
     begin, end = config.update_steps()
+    sparsity = _rising_sparsity(config, targets, begin, end)
+    if during:
+        # The highest of all is looked at as the update is made.
+        targets[1].assign(config.sparsities[-1])
+    elif config.mask_updates == "straight_through":
+        # Each kernel keeps what its allocation has left it.
+        sparsity = None
     offered = {
-        "sparsity": _rising_sparsity(config, targets, begin, end),
+        "sparsity": sparsity,
         "drop": schedules.cosine_drop(config.drop_fraction, end),
         "update_every": config.update_every,
         "begin_step": begin,
         "end_step": end,
-        "allocation": config.allocation,
+        "allocation": "global" if config.allocation == "global" else "layerwise",
     }
     taken = inspect.signature(make).parameters
     return make(pruned, **{k: v for k, v in offered.items() if k in taken})
@@ -212,7 +219,7 @@ def going_together(config):
 
 
 def _typed(value):
-    return ",".join(value) if isinstance(value, tuple) else value
+    return ",".join(map(str, value)) if isinstance(value, tuple) else value
 
 
 @contextlib.contextmanager

@@ -539,17 +539,24 @@ class Config:
                 f"must be after update_begin={begin} and before train_steps="
                 f"{self.train_steps}",
             )
+        if self.mask_updates != "static":
+            self._check_single_weights_move()
         if self.prune_at != "during":
             return
         needed = {
-            "criterion": "magnitude",
-            "pattern": "element",
-            "mask_updates": "static",
+            "criterion": ("magnitude",),
+            "allocation": ("layerwise", "global"),
+            "pattern": ("element",),
+            "mask_updates": ("static",),
+            "prune_iterations": (0,),
+            "min_kept": (0,),
         }
-        for name, value in needed.items():
-            if getattr(self, name) != value:
+        for name, values in needed.items():
+            if getattr(self, name) not in values:
                 raise ConfigError(
-                    name, getattr(self, name), f"must be {value} with prune_at=during"
+                    name,
+                    getattr(self, name),
+                    f"must be {' or '.join(map(str, values))} with prune_at=during",
                 )
         if not self.sparsities:
             raise ConfigError(
@@ -558,16 +565,43 @@ class Config:
                 "needs --sparsities, as 0.9: how sparse the training ends",
             )
 
+    def _check_single_weights_move(self):
+        """They leave no pattern; in one pool, no layer is sure of any."""
+        together = f"mask_updates={self.mask_updates}"
+        if self.pattern != "element":
+            raise ConfigError(
+                "pattern",
+                self.pattern,
+                f"must be element with {together}, which moves single weights",
+            )
+        pooled = (self.mask_updates, self.allocation) == ("straight_through", "global")
+        if self.min_kept and pooled:
+            raise ConfigError(
+                "min_kept",
+                self.min_kept,
+                f"must be 0 with {together} and allocation=global, which moves weights "
+                "between layers",
+            )
+
     def update_steps(self):
         """The steps at which changes of the masks in a training begin and end."""
         return self.update_begin, self.update_end or self.train_steps * 3 // 4
 
     def _check_controls(self):
+        given = ",".join(self.controls)
         try:
-            controls.draws(self.controls)
+            branches = controls.draws(self.controls)
         except ValueError as error:
-            given = ",".join(self.controls)
             raise ConfigError("controls", given, str(error)) from error
+        # Such a ticket has no masks of its own until it is trained.
+        names = {name for name, _ in branches.values()} - {"reinit", "same_sign"}
+        if names and self.prune_at == "during":
+            raise ConfigError(
+                "controls",
+                given,
+                "must be reinit or same_sign with prune_at=during, where masks are "
+                "made in each training itself",
+            )
         if any(number > self.rounds for number in self.control_rounds):
             raise ConfigError(
                 "control_rounds",

@@ -87,8 +87,10 @@ def forecast(config, clock=time.perf_counter):
         plans.last_step(config, *one) - plans.first_step(config, *one)
         for one in trainings
     ]
-    # Before the first step, at the last, on the test examples twice, after pruning.
-    evaluations = [-(-n // config.eval_every) + 4 for n in steps]
+    evaluations = [
+        _num_evaluations(config, *one, ends=problem and one[0] == rounds[-1])
+        for one in trainings
+    ]
     return Forecast(
         levels=levels,
         skipped=collections.Counter(
@@ -163,12 +165,29 @@ def _levels(lab, clock):
     for round in range(config.rounds):
         seed = starts.seed_for(config, "criterion", 0, round)
         masks, problem = lab.next_masks(seed, weights_seed, round)
+        if problem and config.prune_at == "during":
+            # Its trainings prune on, from however little.
+            masks, problem = list(lab.pruned.masks), None
         if problem:
             problem = f"no round after {round}: {problem}"
             break
         lab.pruned.set_masks(masks)
         levels.append(lab.pruned.layer_sparsity())
     return levels, (clock() - began) / max(1, len(levels) - 1), problem
+
+
+def _num_evaluations(config, round, branch, ends):
+    """How often a training is evaluated; `ends`: nothing is pruned after its round."""
+    first = plans.first_step(config, round, branch)
+    last, every = plans.last_step(config, round, branch), config.eval_every
+    while_training = (
+        last // every - first // every + (last > first and last % every > 0)
+    )
+    pruned = branch == "ticket" and config.prune_at == "end" and not ends
+    if config.sparsities and round == config.rounds:
+        pruned = False
+    # Before the first step; on the test examples, at the best step and at the last.
+    return 1 + while_training + 2 + pruned
 
 
 def _timed_steps(lab, clock):

@@ -30,7 +30,7 @@ def settings(**changes):
 class Counting(progress.Silent):
     def __init__(self):
         super().__init__()
-        self.num_steps = self.num_trainings = self.num_evaluations = 0
+        self.num_steps = self.num_trainings = 0
 
     def advance(self, replicate, step, num_steps, last_step=None):
         self.num_steps += num_steps
@@ -40,7 +40,12 @@ class Counting(progress.Silent):
 
 
 @pytest.mark.parametrize(
-    "changes", [{"controls": "reinit:2"}, {"sparsities": "0.5,0.9"}]
+    "changes",
+    [
+        {"controls": "reinit:2,supermask", "train_steps": 13, "rewind_step": 3},
+        {"sparsities": "0.5,0.9"},
+        {"sparsities": "0,0.5", "prune_at": "during", "rewind_step": 0},
+    ],
 )
 def test_the_run_trains_and_prunes_what_the_dry_run_says(changes, tmp_path):
     changes = {**({"rounds": 15} if "sparsities" in changes else {}), **changes}
@@ -51,6 +56,8 @@ def test_the_run_trains_and_prunes_what_the_dry_run_says(changes, tmp_path):
         seen.num_steps,
         seen.num_trainings,
     )
+    lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
+    assert found.num_evaluations == len(lines)
     kept = [sum(layer.kept for layer in level) for level in found.levels]
     tickets = [r for r in rows if r.branch == "ticket" and r.replicate == 0]
     assert kept == [row.weights_remaining for row in tickets]

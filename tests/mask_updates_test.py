@@ -1,12 +1,13 @@
 """Experiments whose masks change in the training: gradual, SET, RigL, latent ones."""
 
 import json
+import warnings
 
 import numpy as np
 import pytest
 
 import prunetrain as pt
-from prunetrain import errors
+from prunetrain import errors, lab
 from prunetrain.config import ConfigError
 from prunetrain.runs import progress, tickets
 from tests import tiny, toys
@@ -71,16 +72,36 @@ def test_masks_move_and_the_number_of_weights_stays(kind, tmp_path):
     for branch in ("ticket", "reinit"):
         ended = masks(tmp_path, f"{branch}-end-round01")
         assert any((old != new).any() for old, new in zip(started, ended, strict=True))
-        if kind != "straight_through":
-            assert [m.sum() for m in started] == [m.sum() for m in ended]
+        assert [m.sum() for m in started] == [m.sum() for m in ended]
     # Round 0 of a dense network stays dense.
-    assert {
-        x["weights_remaining"] for x in lines(tmp_path, 0) if x["phase"] != "pruned"
-    } == {228}
-    assert (
-        len({x["weights_remaining"] for x in lines(tmp_path, 1)}) == 1
-        or kind == "straight_through"
+    for round, kept in ((0, 228), (1, sum(m.sum() for m in started))):
+        assert {
+            x["weights_remaining"]
+            for x in lines(tmp_path, round)
+            if x["phase"] != "pruned"
+        } == {kept}
+
+
+@pytest.mark.parametrize("allocation", ["layerwise", "erk", "global"])
+def test_straight_through_keeps_what_the_allocation_has_left(allocation, tmp_path):
+    config = settings("straight_through", allocation=allocation, prune_rate=0.5)
+    pt.run(config, tmp_path)
+    before, after = (
+        [m.sum() for m in masks(tmp_path, name)]
+        for name in ("round01", "ticket-end-round01")
     )
+    assert sum(before) == sum(after)
+    assert before == after or allocation == "global"
+    # Not the same sparsity everywhere, which the update would not be told from.
+    assert before[0] / SIZES["hidden"] != before[1] / SIZES["output"]
+
+
+def test_a_layer_that_will_be_emptied_in_training_is_a_warning():
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        lab.Lab(settings("gradual", sparsities="0.5,0.99"), "graph")
+    told = [str(warning.message) for warning in caught]
+    assert any("leaves no weight of net/output/kernel" in text for text in told)
 
 
 class KilledError(Exception):
@@ -162,6 +183,33 @@ class KillReplicate(progress.Silent):
             "update_end",
             "before train_steps=24",
         ),
+        *(
+            (
+                {"prune_at": "during", "sparsities": "0.5", name: value},
+                name,
+                f"must be {rule} with prune_at=during",
+            )
+            for name, value, rule in [
+                ("allocation", "erk", "layerwise or global"),
+                ("min_kept", 10, "0"),
+                ("prune_iterations", 3, "0"),
+                ("controls", "reinit,supermask", "reinit or same_sign"),
+            ]
+        ),
+        (
+            {"mask_updates": "rigl", "pattern": "2:4"},
+            "pattern",
+            "must be element with mask_updates=rigl",
+        ),
+        (
+            {
+                "mask_updates": "straight_through",
+                "allocation": "global",
+                "min_kept": 10,
+            },
+            "min_kept",
+            "must be 0 with mask_updates=straight_through and allocation=global",
+        ),
         (
             {"prune_at": "during", "sparsities": "0.5", "rewind_step": 4},
             "rewind_step",
@@ -179,8 +227,13 @@ def test_what_does_not_go_together_is_refused(changes, field, rule):
     [
         ({"rewind": "finetune"}, ["`rewind`", "data elsewhere than its steps"]),
         (
-            {"mask_updates": "straight_through", "allocation": "erk"},
-            ["--allocation=erk", "layerwise"],
+            {
+                "mask_updates": "static",
+                "prune_at": "during",
+                "sparsities": "0.5,0.999",
+                "rounds": 2,
+            },
+            ["--sparsities=0.5,0.999", "at least one weight must be left"],
         ),
     ],
 )

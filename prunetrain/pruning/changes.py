@@ -126,10 +126,17 @@ def prune_to(pruned, groups, fraction, scores):
 
 
 def keep_highest(pruned, groups, fraction, scores):
-    """Prunes the lowest scores, whether they were pruned or not."""
+    """Prunes the lowest scores, whether they were pruned or not.
+
+    A fraction of all weights; None: as many as are pruned now.
+    """
+    masks = values(pruned.masks)
     for group in groups:
-        every = [tf.ones_like(mask) for mask in _pool(pruned.masks, group)]
-        _select(pruned, group, scores, every, _target(fraction, every))
+        old = _pool(masks, group)
+        every = [tf.ones_like(mask) for mask in old]
+        pruned_now = _size(old) - topk.count(old)
+        count = pruned_now if fraction is None else _target(fraction, every)
+        _select(pruned, group, scores, every, count)
 
 
 def _select(pruned, group, scores, masks, count):

@@ -176,7 +176,8 @@ def straight_through(
     Args:
         pruned: `PrunedModel`.
         sparsity: `step -> fraction` of all weights that is pruned, for example of
-            `schedules.constant(0.9)`.
+            `schedules.constant(0.9)`. None: each kernel (or all together) keeps as many
+            as its mask does.
         update_every: steps between two updates of the masks.
         begin_step: the first step that is due; through it, the masks are as they were.
         end_step: no step is due from this one on. None: updates go on.
@@ -205,9 +206,8 @@ def straight_through(
     def change(gradients, step, seed):
         del gradients, seed
         weights = changes.whole(pruned, latents)
-        changes.keep_highest(
-            pruned, groups, sparsity(step), [magnitude(w) for w in weights]
-        )
+        fraction = None if sparsity is None else sparsity(step)
+        changes.keep_highest(pruned, groups, fraction, [magnitude(w) for w in weights])
         changes.split(pruned, latents, weights)
 
     update = changes.scheduled(
@@ -215,6 +215,7 @@ def straight_through(
         make_update=make_update,
         variables=latents,
     )
-    last_step = begin_step if end_step is None else end_step
-    changes.check_sparsity(pruned, groups, sparsity, last_step)
+    if sparsity is not None:
+        last_step = begin_step if end_step is None else end_step
+        changes.check_sparsity(pruned, groups, sparsity, last_step)
     return update

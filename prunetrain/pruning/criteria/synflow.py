@@ -15,6 +15,12 @@ from prunetrain.pruning.criteria import CRITERIA
 _DTYPE = "float64"
 _ADDED = ("bias", "beta", "moving_mean")
 
+_LINEAR = (
+    "a network that is linear for positive inputs but for its activations (no "
+    "embedding, layer normalisation, softmax layer, recurrent layer or ReLU with a "
+    "maximum)"
+)
+
 
 @CRITERIA.register("synflow", iterations=100)
 def synflow(pruned, *, initial, data, loss_fn, seed):
@@ -32,7 +38,14 @@ def synflow(pruned, *, initial, data, loss_fn, seed):
     del initial, data, loss_fn, seed
     ones = _ones(pruned.model)
     flow = network.program(pruned, "synflow", _make_flow)
-    once, twice, scores = flow(network.live_weights(pruned, _DTYPE), ones)
+    try:
+        once, twice, scores = flow(network.live_weights(pruned, _DTYPE), ones)
+    except tf.errors.InvalidArgumentError as error:
+        # An embedding, which has no such row.
+        raise ValueError(
+            f"`criterion` synflow needs {_LINEAR}. Received: one that inputs of 1 or 2 "
+            "are no inputs of"
+        ) from error
     _check_flow(float(once), float(twice))
     return scores
 
@@ -105,9 +118,7 @@ def _check_flow(once, twice):
     """Raises ValueError unless R is positive, finite, and doubles with the inputs."""
     if not (0 < once < math.inf and abs(twice - 2 * once) < 1e-6 * once):
         raise ValueError(
-            "`criterion` synflow needs a network that is linear for positive inputs "
-            "but for its activations (no layer normalisation, softmax layer, recurrent "
-            "layer or ReLU with a maximum), and through which something flows. "
+            f"`criterion` synflow needs {_LINEAR}, and through which something flows. "
             f"Received: one whose outputs sum to {once:.4g} for inputs of 1 and to "
             f"{twice:.4g} for inputs of 2"
         )

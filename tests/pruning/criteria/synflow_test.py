@@ -165,6 +165,15 @@ def test_a_network_that_is_not_linear_is_refused(kind):
     assert toys.bits(pruned.model.variables) == before
 
 
+def test_an_embedding_without_such_a_row_is_refused():
+    """A lookup beyond its rows is an error of TensorFlow's on a CPU, else a 0."""
+    layers = [keras.Input((3,)), L.Embedding(2, 4), L.Flatten(), L.Dense(2)]
+    with toys.raises(ValueError, "synflow", "no embedding"):
+        pt.prune(
+            pt.PrunedModel(keras.Sequential(layers)), rate=0.5, criterion="synflow"
+        )
+
+
 def test_a_network_through_which_nothing_flows_is_refused():
     pruned = pt.PrunedModel(toys.mlp())
     masks = toys.values(pruned.masks)

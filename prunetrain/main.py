@@ -17,6 +17,7 @@ import contextlib
 import dataclasses
 import io
 import os
+import re
 import shlex
 import sys
 import tempfile
@@ -105,6 +106,9 @@ def console():
 def _without_dry_run(argv):
     """The command line without --dry_run, and whether it was there."""
     rest = [argv[0], *(word for word in argv[1:] if word != "--dry_run")]
+    for word in rest:
+        if re.fullmatch("--?(no)?dry_?run(=.*)?", word):
+            raise InputError(f"--dry_run takes no value. Received: {word}")
     return rest, len(rest) < len(argv)
 
 

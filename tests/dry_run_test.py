@@ -6,7 +6,7 @@ import pytest
 import rich.console
 
 import prunetrain as pt
-from prunetrain import dry_run
+from prunetrain import dry_run, main
 from prunetrain.runs import progress
 from tests import tiny
 
@@ -88,6 +88,12 @@ def test_it_is_printed_within_80_columns_and_nothing_is_written(tmp_path, monkey
     assert any(line.startswith("Not pruned: 2 variables (") for line in lines)
     assert any(line.startswith("Note: --eval_every=50 is more than") for line in lines)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("word", ["--dry_run=true", "--nodry_run", "-dry_run"])
+def test_it_takes_no_value(word, capsys):
+    assert main.main(["prunetrain", word]) == 2
+    assert f"--dry_run takes no value. Received: {word}" in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -180,8 +180,9 @@ def _shares(weights, least, most, total):
             above = middle
     exact = within(below)
     shares = [math.floor(share) for share in exact]
+    # Rounded: what are equal remainders may differ in the last bits.
     by_remainder = sorted(
-        range(len(shares)), key=lambda index: shares[index] - exact[index]
+        range(len(shares)), key=lambda index: round(shares[index] - exact[index], 9)
     )
     while sum(shares) < total:
         for index in by_remainder:

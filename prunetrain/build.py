@@ -111,15 +111,12 @@ def make_mask_update(config, pruned, targets):
         )
     make = dynamic.MASK_UPDATES["gradual" if during else config.mask_updates]
     begin, end = config.update_steps()
-    sparsity = _rising_sparsity(config, targets, begin, end)
     if during:
         # The highest of all is looked at as the update is made.
         targets[1].assign(config.sparsities[-1])
-    elif config.mask_updates == "straight_through":
-        # Each kernel keeps what its allocation has left it.
-        sparsity = None
     offered = {
-        "sparsity": sparsity,
+        # None: each kernel keeps what its allocation has left it.
+        "sparsity": _rising_sparsity(config, targets, begin, end) if during else None,
         "drop": schedules.cosine_drop(config.drop_fraction, end),
         "update_every": config.update_every,
         "begin_step": begin,

@@ -245,13 +245,11 @@ class Lab:
             return
         for variable in self.mask_update.variables:
             variable.assign(tf.zeros_like(variable))
-        sparsities = (0.0, 0.0, *self.config.sparsities)
         if self.config.prune_at == "during":
+            sparsities = (0.0, 0.0, *self.config.sparsities)
             pair = sparsities[round], sparsities[round + 1]
-        else:
-            pair = (self.pruned.sparsity(),) * 2
-        for target, sparsity in zip(self._targets, pair, strict=True):
-            target.assign(sparsity)
+            for target, sparsity in zip(self._targets, pair, strict=True):
+                target.assign(sparsity)
 
     @property
     def settled_at(self):

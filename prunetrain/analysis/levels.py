@@ -1,13 +1,15 @@
 """Results by level of sparsity: the mean over replicates of each branch and round."""
 
 import dataclasses
+import re
 import statistics
 
 
 @dataclasses.dataclass(frozen=True)
 class Level:
-    """One branch at one round, over its replicates.
+    """One branch at one round, over its replicates, and a control's draws.
 
+    `replicates` counts trainings, those of all draws.
     `weights_remaining` is a mean count and `remaining` the same as a fraction;
     `best_step` is a mean. `measure` is "accuracy" (a fraction), or "loss" for a task
     that has no accuracy: `val` and `test` are its means at the step of the lowest
@@ -31,9 +33,9 @@ def by_level(rows):
     """`Level`s from `Row`s, by round, the ticket before its controls."""
     groups = {}
     for row in rows:
-        groups.setdefault((row.round, row.branch != "ticket", row.branch), []).append(
-            row
-        )
+        # reinit_2 is the second draw of reinit.
+        branch = re.sub("_[0-9]+$", "", row.branch)
+        groups.setdefault((row.round, branch != "ticket", branch), []).append(row)
     return [_level(key[0], key[2], groups[key]) for key in sorted(groups)]
 
 

@@ -10,6 +10,9 @@ from prunetrain.analysis import levels as levels_lib
 from prunetrain.runs import results
 from prunetrain.runs import workdir as workdirs
 
+# More make the table too wide for a terminal.
+_MOST_BESIDE = 2
+
 
 def print_results(path, console=None):
     """Prints the table of a work directory and says where its files are.
@@ -19,8 +22,14 @@ def print_results(path, console=None):
     path = pathlib.Path(path)
     console = console or rich.console.Console()
     levels = levels_lib.by_level(results.read_rows(path))
-    console.print(table(levels))
-    replicates = max((x.replicates for x in levels), default=0)
+    controls = sorted({x.branch for x in levels if x.branch != "ticket"})
+    if len(controls) <= _MOST_BESIDE:
+        console.print(table(levels, controls))
+    else:
+        console.print(table(levels, []))
+        console.print(controls_table(levels, controls))
+    tickets = [x.replicates for x in levels if x.branch == "ticket"]
+    replicates = max(tickets, default=0)
     console.print(
         f"{_measure(levels).title()} at the step of the lowest validation loss, mean "
         f"of {replicates} replicate{'s' if replicates != 1 else ''}.",
@@ -39,9 +48,23 @@ def print_results(path, console=None):
     console.print(f"{path}: {', '.join(files)}", highlight=False, soft_wrap=True)
 
 
-def table(levels):
-    """`rich` table of `Level`s."""
-    controls = sorted({x.branch for x in levels if x.branch != "ticket"})
+def controls_table(levels, controls):
+    """`rich` table with a line per round, the ticket and each control in a column."""
+    result = rich.table.Table(title=f"Test {_measure(levels)} of tickets and controls")
+    result.add_column("round", justify="right")
+    by_key = {(x.branch, x.round): x for x in levels}
+    for name in ("ticket", *controls):
+        result.add_column(name.replace("_", " "), justify="right")
+    for round in sorted({x.round for x in levels}):
+        found = [by_key.get((name, round)) for name in ("ticket", *controls)]
+        result.add_row(
+            str(round), *("" if x is None else _shown(x, x.test) for x in found)
+        )
+    return result
+
+
+def table(levels, controls):
+    """`rich` table of `Level`s, the controls named beside the ticket."""
     unit = "%" if _measure(levels) == "accuracy" else "loss"
     result = rich.table.Table(title="Tickets by round")
     for name in (

@@ -31,7 +31,9 @@ def render(renderable, width=100):
 
 def cells(rows):
     """The table's heading and rows as lists of texts."""
-    lines = render(table.table(levels.by_level(rows))).splitlines()
+    found = levels.by_level(rows)
+    controls = sorted({x.branch for x in found} - {"ticket"})
+    lines = render(table.table(found, controls)).splitlines()
     return [
         [cell.strip() for cell in line.replace("┃", "│").strip("│").split("│")]
         for line in lines
@@ -60,6 +62,25 @@ def test_a_line_per_round_with_the_controls_beside_the_ticket():
         ["1", "213,060", "80.04", "40", "98.77", "50.00", "96.00", "97.00"],
         ["2", "5", "0.10", "40", "75.00", "50.00", "", "95.00"],
     ]
+
+
+def test_draws_of_a_control_are_one_column():
+    rows = [*ROWS, tiny.row(branch="reinit_2", round=1, test_accuracy=0.93)]
+    heading, *lines = cells(rows)
+    assert heading == [*HEADING, "other test %", "reinit test %"]
+    assert lines[1][-1] == "95.00"
+
+
+def test_many_controls_get_a_table_of_their_own_in_80_columns(tmp_path):
+    names = ("reinit", "random", "shuffle", "same_sign", "supermask_constant")
+    directory = workdir.WorkDirectory(tmp_path / "run", {})
+    for row in (*ROWS[:2], *(tiny.row(branch=x, round=1) for x in names)):
+        directory.add_row(row)
+    console = rich.console.Console(file=io.StringIO(), width=80)
+    print_results(directory.path, console)
+    text = console.file.getvalue()
+    assert "…" not in text
+    assert text.count("50.00") == 1 + 1 + len(names)
 
 
 def test_without_controls_there_are_no_columns_for_them():

@@ -1361,6 +1361,7 @@ class Curve:
     def __init__(self, losses, **changes):
         self.config = settings(train_steps=len(losses) - 1, eval_every=1, **changes)
         self._losses, self.calls, self.step = losses, [], 0
+        self.settled_at = 0
         self.clock = lambda: 0.0
         self.rewind, self.best = (
             types.SimpleNamespace(update=lambda name=name: self._note(name))

@@ -15,6 +15,13 @@ START = {"replicate": 0, "branch": "ticket", "round": 3, "kept": 0.512}
 LABEL = "replicate 0  round  3 ticket  51.20% of weights"
 
 
+def row_of(**start):
+    """The row of a training that began so."""
+    start = {**START, **start}
+    place = start["replicate"], start["branch"], start["round"]
+    return tiny.row(*place, sparsity=1 - start["kept"])
+
+
 class Watched:
     """A `Plain` display whose clock stands where it is put, and the lines it wrote."""
 
@@ -98,7 +105,7 @@ def test_time_left_is_told_in_hours_minutes_and_seconds(steps_left, text):
 def test_a_finished_training_leaves_a_line_with_its_outcome():
     watched = Watched()
     watched.begin()
-    watched.display.finish(tiny.row())
+    watched.display.finish(row_of())
     assert watched.lines == [
         f"{LABEL}  best step     40  val 75.00%  test 50.00%     1.5 s"
     ]
@@ -109,7 +116,7 @@ def test_the_last_line_of_a_run_tells_no_time_left():
     watched.begin()
     watched.at(1, 10)
     watched.at(2, 20)
-    watched.display.finish(tiny.row())
+    watched.display.finish(row_of())
     assert watched.lines[-1].endswith("1.5 s")
 
 
@@ -135,7 +142,7 @@ def test_messages_are_written_as_they_are():
 def test_each_phase_has_a_label_of_its_own(start, label):
     watched = Watched()
     watched.begin(**start)
-    watched.display.finish(tiny.row(replicate=start["replicate"]))
+    watched.display.finish(row_of(**start))
     assert watched.lines[0].startswith(f"{label}  ")
 
 
@@ -150,7 +157,7 @@ def test_replicates_side_by_side_share_a_line_now_and_then_and_the_speed():
         "val loss 0.2500 accuracy 50.00%  1 more running  2 steps/s  0:40 left"
     )
     assert watched.at(11, 20) == ""
-    watched.display.finish(tiny.row())
+    watched.display.finish(row_of(round=0))
     assert watched.lines[-1].startswith("replicate 0  round  0 ticket  51.20%")
     assert "more running" not in watched.at(30, 20, replicate=1)
 
@@ -179,7 +186,7 @@ def play(display):
         display.advance(0, 20, 20)
         display.evaluated(0, EVALUATION, 0.5)
         display.say("a [message]")
-        display.finish(tiny.row())
+        display.finish(row_of())
 
 
 def on_terminal(width):
@@ -225,7 +232,7 @@ def test_the_live_line_tells_how_many_replicates_run_within_80_columns():
         display.advance(1, 20, 20)
         display.evaluated(1, EVALUATION, 0.5)
         display.fail(0, "killed")
-        display.finish(tiny.row(replicate=1))
+        display.finish(row_of(replicate=1))
     shown = console.file.getvalue()
     for text in ("2 replicates", "rep 1 val loss 0.250 50.0%", "0  failed: killed"):
         assert text in shown
@@ -266,3 +273,10 @@ def test_a_terminal_gets_the_live_line_and_a_pipe_plain_lines(
     if variable:
         monkeypatch.setenv(variable, "1")
     assert type(progress.for_console()) is kind
+
+
+def test_the_last_line_of_a_training_tells_the_weights_that_it_ends_with():
+    watched = Watched()
+    watched.begin(kept=1.0)
+    watched.display.finish(row_of(kept=0.05))
+    assert watched.lines[-1].startswith("replicate 0  round  3 ticket   5.00% of")

@@ -26,7 +26,7 @@ def print_results(path, console=None):
     if len(controls) <= _MOST_BESIDE:
         console.print(table(levels, controls))
     else:
-        console.print(table(levels, []))
+        console.print(table(levels))
         console.print(controls_table(levels, controls))
     tickets = [x.replicates for x in levels if x.branch == "ticket"]
     replicates = max(tickets, default=0)
@@ -63,7 +63,7 @@ def controls_table(levels, controls):
     return result
 
 
-def table(levels, controls):
+def table(levels, controls=()):
     """`rich` table of `Level`s, the controls named beside the ticket."""
     unit = "%" if _measure(levels) == "accuracy" else "loss"
     result = rich.table.Table(title="Tickets by round")

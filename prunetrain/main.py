@@ -26,7 +26,14 @@ import warnings
 
 from absl import flags
 
-from prunetrain import analysis, dry_run, experiment, flagfiles, registry
+from prunetrain import (
+    analysis,
+    commands,
+    dry_run,
+    experiment,
+    flagfiles,
+    registry,
+)
 from prunetrain.config import Config, ConfigError
 from prunetrain.errors import InputError, RunError
 from prunetrain.runs import signals
@@ -48,13 +55,15 @@ def main(argv=None):
     argv = sys.argv if argv is None else argv
     to_go_on, see = "repeat the command", "See --help"
     try:
+        warnings.showwarning = _show_warning
+        if commands.run(argv[1:], _start_quietly):
+            return 0
         if {"--help", "-h", "-help", "--helpfull", "--helpshort"} & set(argv[1:]):
             print(help_text())
             return 0
         argv, dry = _without_dry_run(argv)
         config = parse(argv)
         _check_backend()
-        warnings.showwarning = _show_warning
         if dry:
             _start_quietly()
             dry_run.print_forecast(config)
@@ -194,6 +203,8 @@ def help_text():
         "FILE counts from its folder.\nInstead of the run:\n  --dry_run\n      "
         "Tells what it would prune and how long it would take; writes nothing."
     )
+    for name, (_, what) in commands.COMMANDS.items():
+        lines.append(f"  prunetrain {name} …\n      {what}.")
     return "\n".join(lines)
 
 

@@ -252,6 +252,14 @@ class Config:
         unit="steps",
         low=1,
     )
+    test_every: int = options.option(
+        "Training",
+        0,
+        "steps between two evaluations on the test examples in a training, a multiple "
+        "of eval_every. They choose nothing. 0: only at its best and last step",
+        unit="steps",
+        low=0,
+    )
     accuracy: str = options.option(
         "Training", "overall", "what is said of the accuracy", choices=ACCURACIES
     )
@@ -434,6 +442,12 @@ class Config:
         self._check_controls()
 
     def _check_pairs(self):
+        if self.test_every % self.eval_every:
+            raise ConfigError(
+                "test_every",
+                self.test_every,
+                f"must be 0 or a multiple of eval_every={self.eval_every}",
+            )
         if self.rewind_step >= self.train_steps:
             raise ConfigError(
                 "rewind_step",

@@ -137,6 +137,7 @@ VALUES = {
     "batch_size": {**NO_INTEGERS, "0": "from 1 (examples)"},
     "train_steps": {**NO_INTEGERS, "0": "from 1 (steps)"},
     "eval_every": {**NO_INTEGERS, "0": "from 1 (steps)"},
+    "test_every": {**NO_INTEGERS, "150": "must be 0 or a multiple of eval_every=100"},
     "rounds": {**NO_INTEGERS, "10001": "from 0 to 10000"},
     "prune_rate": dict.fromkeys(
         ["20", "1", "1.0", "-0.1", "nan", "inf", "", "20%", "a fifth"], RATE

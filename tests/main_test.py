@@ -158,7 +158,7 @@ def test_a_run_leaves_its_files_and_nothing_else(first):
         *("metrics.jsonl", "results.csv", "accuracy.png"),
         # The last one is for a round that may be added.
         *(f"tickets/replicate0-round0{round}.npz" for round in (1, 2, 3)),
-        *(f"checkpoints/replicate0-{x}.weights.h5" for x in trainings),
+        *(f"checkpoints/replicate0-{x}.weights.h5" for x in ("initial", *trainings)),
     }
 
 

@@ -27,6 +27,7 @@ COMPILE_MODES = {
     "hybrid": "only the update",
     "graph": "nothing",
 }
+SWITCH = {"off": "", "on": ""}
 PRECISIONS = {
     "float32": "weights and arithmetic",
     "mixed_bfloat16": "arithmetic in bfloat16, weights in float32",
@@ -98,6 +99,14 @@ class Config:
         "how often a training is saved, to go on from there after an interruption: "
         "every so many seconds (60s) or steps (500). It changes no result",
         unit="seconds with an s, or steps",
+        binding=False,
+    )
+    tensorboard: str = options.option(
+        "Run",
+        "off",
+        "events for TensorBoard in the folder's tensorboard/: losses and accuracies, "
+        "masks as images, surviving weights as histograms. --tensorboard alone is on",
+        choices=SWITCH,
         binding=False,
     )
     compile: str = options.option(

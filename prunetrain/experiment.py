@@ -6,6 +6,7 @@ rewind, repeat. `find_tickets` is the procedure; `training` has one training of 
 """
 
 import dataclasses
+import functools
 import pathlib
 
 from prunetrain import config as config_lib
@@ -13,9 +14,9 @@ from prunetrain import lab as labs
 from prunetrain import plans, training
 from prunetrain import starts as starts_lib
 from prunetrain.errors import InputError, RunError
+from prunetrain.runs import events, workers
 from prunetrain.runs import progress as displays
 from prunetrain.runs import workdir as workdirs
-from prunetrain.runs import workers
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,6 +95,8 @@ def say_finished(config, directory, display):
 
 def open_directory(config, path=None):
     """The `WorkDirectory` of a run: `path`, or `config.workdir`, or a new one."""
+    if config.tensorboard == "on":
+        events.check()
     return workdirs.WorkDirectory(
         path or config.workdir,
         config.as_dict(),
@@ -155,13 +158,16 @@ def find_tickets(lab, config, replicate, directory, display):
     there is a next round depends on what the last one left to prune.
     """
     starts = starts_lib.Starts(lab, config, replicate, directory, display)
+    board = None
+    if config.tensorboard == "on":
+        board = functools.partial(events.Events, directory.path / "tensorboard")
     for round, branch in unfinished(config, replicate, directory):
         key = replicate, branch, round
         progress = resumed(starts, key, directory, display)
         if not progress:
             starts.begin(round, branch)
             progress = training.Progress(plans.first_step(config, round, branch))
-        log = training.Log(directory, display, key, lab.pruned, progress)
+        log = training.Log(directory, display, key, lab.pruned, progress, board)
         saves = training.Saves(lab, directory, key, progress)
         try:
             best, last = training.train(lab, progress, log, saves, round, branch)

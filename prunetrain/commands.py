@@ -11,7 +11,12 @@ import sys
 from prunetrain.errors import InputError
 
 # Name: module, and what it does, for --help.
-COMMANDS = {}
+COMMANDS = {
+    "report": (
+        "prunetrain.analysis.report",
+        "Draws a report of finished or unfinished runs: WORKDIR …",
+    ),
+}
 
 
 def run(words, start):

@@ -36,17 +36,16 @@ nav a { display: block; text-decoration: none; padding: .05rem 0; }
 figure { margin: 1rem 0; }
 figure img { display: block; width: 100%; height: auto; background: #fff;
   border: 1px solid var(--line); border-radius: .4rem; padding: .4rem; }
-figcaption, caption { color: var(--soft); font-size: .9rem; text-align: left; }
-figcaption { margin-top: .3rem; max-width: 50rem; }
-caption { padding-bottom: .4rem; }
-.table { overflow-x: auto; margin: 1rem 0; }
+figcaption { color: var(--soft); font-size: .9rem; margin: .4rem 0;
+  max-width: 50rem; overflow-wrap: anywhere; }
+.scroll { overflow-x: auto; }
 table { border-collapse: collapse; font-size: .9rem;
   font-variant-numeric: tabular-nums; }
 th, td { padding: .25rem .6rem; text-align: right; vertical-align: top;
   border-bottom: 1px solid var(--line); }
 th { vertical-align: bottom; }
-th:first-child, td:first-child { text-align: left; padding-left: 0; }
-.words th, .words td { text-align: left; overflow-wrap: anywhere; }
+.word { text-align: left; overflow-wrap: anywhere; }
+th:first-child, td:first-child { padding-left: 0; }
 tr.group td { border-top: 2px solid var(--line); }
 details { margin: 1rem 0; }
 summary { cursor: pointer; color: var(--link); }
@@ -56,7 +55,7 @@ summary { cursor: pointer; color: var(--link); }
   body { font-size: 10pt; max-width: none; padding: 0; }
   nav { display: none; } h2 { break-after: avoid; border-top: none; }
   figure, tr { break-inside: avoid; } thead { display: table-header-group; }
-  .table { overflow: visible; } table { font-size: 8pt; } }
+  .scroll { overflow: visible; } table { font-size: 8pt; } }
 """
 # The page asks for nothing, whatever is in it.
 _POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
@@ -112,9 +111,11 @@ class Picture:
 
     def as_html(self):
         data = base64.b64encode(_svg(self.figure)).decode()
+        # All figures at one scale, where there is room.
+        most = f"max-width: {6.4 * self.figure.get_figwidth():.0f}rem"
         return (
             f'<figure id="{_safe(self.name)}"><img alt="{_safe(self.alt)}" '
-            f'src="data:image/svg+xml;base64,{data}">'
+            f'style="{most}" src="data:image/svg+xml;base64,{data}">'
             f"<figcaption>{_safe(self.caption)}</figcaption></figure>"
         )
 
@@ -127,31 +128,40 @@ class Picture:
 
 @dataclasses.dataclass(frozen=True)
 class Table:
-    """A table: its first column is of text, the others of numbers, or all of words.
+    """A table.
 
-    `rows` hold texts; a row that begins a group is told by its index in `groups`.
+    Attributes:
+        caption: what it shows.
+        heading: a text for each column.
+        rows: lists of texts.
+        words: how many of the columns, from the left, are words, not numbers.
+        groups: indices of the rows that have a line above them.
     """
 
     caption: str
     heading: tuple
     rows: list
-    words: bool = False
+    words: int = 1
     groups: tuple = ()
 
     def as_html(self):
-        head = "".join(f'<th scope="col">{_safe(text)}</th>' for text in self.heading)
+        head = self._cells("th", self.heading)
         body = "".join(
-            f"<tr{self._kind(index)}>{_cells(row)}</tr>"
+            f"<tr{' class=group' if index in self.groups else ''}>"
+            f"{self._cells('td', row)}</tr>"
             for index, row in enumerate(self.rows)
         )
-        kind = "table words" if self.words else "table"
         return (
-            f'<div class="{kind}"><table><caption>{_safe(self.caption)}</caption>'
-            f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
+            f"<figure><figcaption>{_safe(self.caption)}</figcaption>"
+            f'<div class="scroll"><table><thead><tr>{head}</tr></thead>'
+            f"<tbody>{body}</tbody></table></div></figure>"
         )
 
-    def _kind(self, index):
-        return ' class="group"' if index in self.groups else ""
+    def _cells(self, tag, texts):
+        return "".join(
+            f"<{tag}{' class=word' if index < self.words else ''}>{_safe(text)}</{tag}>"
+            for index, text in enumerate(texts)
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -214,10 +224,6 @@ def _safe(text):
     # What no UTF-8 file can hold (a folder's name may) gets its escape.
     text = str(text).encode("utf-8", "backslashreplace").decode()
     return html.escape(text)
-
-
-def _cells(row):
-    return "".join(f"<td>{_safe(text)}</td>" for text in row)
 
 
 def _svg(figure):

@@ -109,6 +109,22 @@ def panels(runs, width=5.0, height=4.0, columns=2):
     return figure, list(axes[: len(runs)])
 
 
+def legend_below(figure):
+    """One legend for all axes, where it hides nothing."""
+    found = {}
+    for axes in figure.axes:
+        for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
+            found.setdefault(label, handle)
+    figure.legend(
+        found.values(),
+        found.keys(),
+        loc="outside lower center",
+        ncols=4 if len(found) != 3 else 3,
+        fontsize=9,
+        frameon=False,
+    )
+
+
 def draw_curves(axes, found, value, scale=1):
     """Draws `scale * value(row)` of `Curve`s against weights remaining, with bars."""
     for curve in found:

@@ -18,7 +18,7 @@ def costs(runs):
     """Seconds and operations of each round and in total."""
     blocks = []
     for run in runs:
-        named = f"{run.name}: " if len(runs) > 1 else ""
+        named = f"{run.name}. " if len(runs) > 1 else ""
         blocks += [_seconds(run, named), *_operations(run, named)]
     if any(isinstance(block, page.Table) for block in blocks):
         blocks.append(page.Text(_FORMULA))
@@ -48,7 +48,7 @@ def _seconds(run, named):
         ]
     )
     caption = (
-        f"{named}seconds of training and evaluation, added up over replicates and "
+        f"{named}Seconds of training and evaluation, added up over replicates and "
         f"draws ({len(run.rows)} trainings)."
     )
     heading = ("round", *(f"{branch} s" for branch in branches), "together s")
@@ -64,7 +64,7 @@ def _operations(run, named):
     try:
         pruned, shape = run.pruned, run.shapes[0]
     except InputError as error:
-        return [page.Missing(f"{named}operations are not counted: {error}")]
+        return [page.Missing(f"{named}Operations are not counted: {error}")]
     masked = flops.uses(pruned.model, pruned.kernels, shape)
     left = [x for x in _all_kernels(pruned.model) if not _in(x, pruned.kernels)]
     dense = flops.uses(pruned.model, left, shape)
@@ -84,12 +84,12 @@ def _operations(run, named):
             rows.append([str(round), *cells, f"{share:.2f}"])
     if not rows:
         return [page.Missing(f"{named}tickets/ has no masks to count operations by.")]
-    caption = f"{named}operations of one forward pass, mean over replicates."
+    caption = f"{named}Operations of one forward pass, mean over replicates."
     heading = ("round", "weights left %", "dense", "with masks", "with masks %")
     blocks = [page.Table(caption, heading, rows)]
     unknown = [use.path for use in (*masked, *dense) if use.places is None]
     if unknown:
-        blocks.append(page.Text(f"{named}not counted: {', '.join(unknown)}."))
+        blocks.append(page.Text(f"{named}Not counted: {', '.join(unknown)}."))
     return blocks
 
 

@@ -125,7 +125,7 @@ def _draw_kept(figure, axes, run, kept):
             text = f"{value:.3g}"
             axes.text(x, y, text, ha="center", va="center", color=colour, fontsize=8)
     bar = figure.colorbar(image, ax=axes, label="weights kept (%)", pad=0.01)
-    ticks = [x for x in (0.1, 0.3, 1, 3, 10, 30, 100) if low <= x]
+    ticks = [x for x in (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100) if low <= x]
     bar.set_ticks(ticks, labels=[f"{x:g}" for x in ticks])
     bar.minorticks_off()
 
@@ -141,11 +141,11 @@ def _counts_table(run, kept, named):
     ]
     rows.append(["all layers", "", *_counts(sums)])
     caption = (
-        f"{run.name + ': ' if named else ''}weights kept in round {last}, the last "
+        f"{_of(run, named)}Weights kept in round {last}, the last "
         f"({len(sums)} of its replicates; where they differ, lowest to highest)."
     )
     heading = ("layer", "shape", "kept", "of", "pruned %")
-    return page.Table(caption, heading, rows, groups=(len(rows) - 1,))
+    return page.Table(caption, heading, rows, words=2, groups=(len(rows) - 1,))
 
 
 def _pairs(layers):
@@ -199,7 +199,7 @@ def _initial_picture(run, values, named):
     panels[0].legend(fontsize=7, title="weights remaining", title_fontsize=7)
     left_out = len(paths) - len(picked)
     caption = (
-        f"{run.name + ': ' if named else ''}initial weights (at step 0 of round 0) of "
+        f"{_of(run, named)}Initial weights (at step 0 of round 0) of "
         "the weights that the masks of a level keep, as density; all replicates "
         "together. Each curve has an area of 1, however few weights are left."
         + (f" {left_out} more layers are left out." if left_out else "")
@@ -301,7 +301,7 @@ def _pixel_picture(run, found, named):
     most = max(len(run.finished(round)) for round in found)
     over = "one replicate" if most == 1 else f"{most} replicates"
     caption = (
-        f"{run.name + ': ' if named else ''}weights of the first layer that are left "
+        f"{_of(run, named)}Weights of the first layer that are left "
         f"for each input pixel (channels together), mean of {over}; each panel has "
         f"its own scale. Pixels without any: {dead}."
     )
@@ -317,6 +317,10 @@ def _replicates(runs):
         + (f" of {name}" if len(runs) > 1 else "")
         for name, n in counts.items()
     )
+
+
+def _of(run, named):
+    return f"{run.name}. " if named else ""
 
 
 def _slug(run):

@@ -20,14 +20,13 @@ def accuracy(runs):
         f"test_{measure}": "early stop",
         f"final_test_{measure}": "the last step",
     }
-    for axes, (column, when) in zip(
-        figure.subplots(1, 2), columns.items(), strict=True
-    ):
+    panels = figure.subplots(1, 2, sharey=True)
+    for axes, (column, when) in zip(panels, columns.items(), strict=True):
         plots.draw_curves(axes, curves, operator.attrgetter(column), scale)
         _draw_dense(axes, curves, operator.attrgetter(column), scale)
         axes.set_title(f"at {when}", fontsize=10)
-        axes.set_ylabel(f"test {name}")
-    figure.axes[0].legend(fontsize=8)
+    panels[0].set_ylabel(f"test {name}")
+    plots.legend_below(figure)
     caption = (
         f"Test {measure} of tickets and controls, at the step of the lowest validation "
         f"loss (left) and at the last step of training (right). {averaged(runs)} "
@@ -47,8 +46,8 @@ def early_stop(runs):
     plots.draw_curves(axes, curves, operator.attrgetter("best_step"))
     _draw_dense(axes, curves, operator.attrgetter("best_step"))
     axes.set_ylabel("step of the lowest validation loss")
-    axes.set_ylim(bottom=0)
-    axes.legend(fontsize=8)
+    axes.set_ylim(0, 1.05 * axes.get_ylim()[1])
+    plots.legend_below(figure)
     caption = (
         "Step (batches trained on) at which the validation loss was lowest; lower is "
         f"faster. {averaged(runs)} Dotted: the dense network. A step can only be one "
@@ -114,7 +113,7 @@ def pruning(runs):
         plots.remaining_axis(axes, [x for _, x, _ in found[run]])
         axes.set_xlabel("weights remaining after pruning (%)")
         axes.set_ylabel(f"validation {name}")
-        axes.legend(fontsize=8)
+    plots.legend_below(figure)
     caption = (
         "At each pruning: the trained ticket before it; the same weights under the "
         "next round's masks, before anything is rewound; and the next round's ticket "
@@ -169,7 +168,9 @@ def table(runs):
         "deviation, with the lowest to highest in parentheses; single numbers where "
         "there is one training. Seconds are the mean of one training."
     )
-    return page.Section(title, [page.Table(caption, heading, rows, groups=groups)])
+    words = 3 if len(runs) > 1 else 2
+    found = page.Table(caption, heading, rows, words=words, groups=groups)
+    return page.Section(title, [found])
 
 
 def averaged(runs, controls=True, bars=_BARS):
@@ -192,7 +193,8 @@ def averaged(runs, controls=True, bars=_BARS):
     counted = "; ".join(parts)
     if not several:
         return f"One training each ({counted}): no means, no bars."
-    return f"Means over replicates, draws of a control together ({counted}). {bars}"
+    draws = ", draws of a control together" if controls else ""
+    return f"Means over replicates{draws} ({counted}). {bars}"
 
 
 def _plural(number, word):
@@ -374,4 +376,6 @@ def _with_range(spread, form, scale=1):
     )
     if spread.count == 1:
         return mean
-    return f"{mean} ± {form.format(scale * spread.deviation)} ({low} to {high})"
+    # Broken, if at all, before the parenthesis.
+    deviation = form.format(scale * spread.deviation)
+    return f"{mean}\u00a0±\u00a0{deviation} ({low}\u00a0to\u00a0{high})"

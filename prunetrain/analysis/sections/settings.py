@@ -37,7 +37,7 @@ def _table(caption, names, runs, defaults):
         for name in names
     ]
     heading = ("setting", *_names(runs, "value"), "default")
-    return page.Table(caption, heading, rows, words=True)
+    return page.Table(caption, heading, rows, words=len(heading))
 
 
 def _names(runs, single):
@@ -57,9 +57,8 @@ def _environment(runs):
         [name, *(_shown(run.environment.get(name, "not set")) for run in runs)]
         for name in names
     ]
-    table = page.Table(
-        "What the runs began with.", ("", *_names(runs, "value")), rows, words=True
-    )
+    heading = ("", *_names(runs, "value"))
+    table = page.Table("What the runs began with.", heading, rows, words=len(heading))
     return page.Folded("Environment", [table])
 
 
@@ -70,7 +69,7 @@ def _files(runs):
         for run in runs
     ]
     heading = ("folder", "tickets", "checkpoints", "results.csv", "metrics.jsonl")
-    return page.Table("Work directories.", heading, rows, words=True)
+    return page.Table("Work directories.", heading, rows, words=len(heading))
 
 
 def _count(path, folder):

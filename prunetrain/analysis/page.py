@@ -44,7 +44,7 @@ table { border-collapse: collapse; font-size: .9rem;
 th, td { padding: .25rem .6rem; text-align: right; vertical-align: top;
   border-bottom: 1px solid var(--line); }
 th { vertical-align: bottom; }
-.word { text-align: left; overflow-wrap: anywhere; }
+.word { text-align: left; overflow-wrap: break-word; }
 th:first-child, td:first-child { padding-left: 0; }
 tr.group td { border-top: 2px solid var(--line); }
 details { margin: 1rem 0; }
@@ -54,6 +54,7 @@ summary { cursor: pointer; color: var(--link); }
   --soft: #333; --line: #bbb; --band: #fff; --link: #000; --warn: #000; }
   body { font-size: 10pt; max-width: none; padding: 0; }
   nav { display: none; } h2 { break-after: avoid; border-top: none; }
+  figure img { width: auto; max-height: 9.5cm; }
   figure, tr { break-inside: avoid; } thead { display: table-header-group; }
   .scroll { overflow: visible; } table { font-size: 8pt; } }
 """
@@ -111,7 +112,7 @@ class Picture:
 
     def as_html(self):
         data = base64.b64encode(_svg(self.figure)).decode()
-        # All figures at one scale, where there is room.
+        # All figures at one scale, where there is room. (In print by height.)
         most = f"max-width: {6.4 * self.figure.get_figwidth():.0f}rem"
         return (
             f'<figure id="{_safe(self.name)}"><img alt="{_safe(self.alt)}" '

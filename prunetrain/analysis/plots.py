@@ -17,6 +17,8 @@ _STYLES = (
     *(("#E69F00", "v"), ("#56B4E9", "P"), ("#444444", "X")),
 )
 _MOST_TICKS = 9
+_CHARACTERS_AN_INCH = 14
+_MOST_CHARACTERS = 40
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,9 +78,13 @@ def branch_label(branch):
 def plain(text):
     """Text that stands in a figure as it is, whatever is in it.
 
-    A $ would begin a formula; what the font lacks becomes an empty square.
+    A $ would begin a formula; what the font lacks becomes an empty square. The middle
+    of a long one is left out.
     """
     known = _characters()
+    if len(text) > _MOST_CHARACTERS:
+        half = _MOST_CHARACTERS // 2
+        text = f"{text[:half]}…{text[-half:]}"
     shown = "".join(x if ord(x) in known else "\u25a1" for x in text)
     return shown.replace("$", r"\$")
 
@@ -115,11 +121,14 @@ def legend_below(figure):
     for axes in figure.axes:
         for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
             found.setdefault(label, handle)
+    # As many columns as there is room for.
+    room = _CHARACTERS_AN_INCH * figure.get_figwidth()
+    most = int(room / (8 + max(map(len, found), default=0)))
     figure.legend(
         found.values(),
         found.keys(),
         loc="outside lower center",
-        ncols=4 if len(found) != 3 else 3,
+        ncols=max(1, min(most, len(found))),
         fontsize=9,
         frameon=False,
     )

@@ -60,7 +60,7 @@ class Run:
     def __init__(self, path, name=None, levels=LEVELS, import_code=False):
         self.path = pathlib.Path(path)
         self.name = name or self.path.resolve().name
-        self.problems = []
+        self.problems, self._layers = [], {}
         self._levels, self._import_code = levels, import_code
         if not any((self.path / sign).is_file() for sign in _SIGNS):
             raise InputError(
@@ -71,12 +71,13 @@ class Run:
         self.config = self._config()
         self.environment = self._json("environment.json")
         self.rows = self._tried(lambda: results.read_rows(self.path), [])
+        self._by_key = {row.key: row for row in self.rows}
         self.metrics = self._metrics()
         self._check_rows()
 
     def row(self, key):
         """The row of (replicate, branch, round), or None."""
-        return next((row for row in self.rows if row.key == key), None)
+        return self._by_key.get(key)
 
     def ends_at(self, replicate, round):
         """Whether it was recorded that the replicate has no round after that one."""
@@ -121,14 +122,16 @@ class Run:
             return [(path, np.ones_like(mask)) for path, mask in pairs]
         return pairs
 
-    @functools.cache  # noqa: B019
     def layers(self, replicate, round):
         """`Layer`s of a ticket, in the model's order, or None."""
-        pairs = self.masks(replicate, round)
-        return pairs and [
-            Layer(path, mask.shape, int(np.count_nonzero(mask)), mask.size)
-            for path, mask in pairs
-        ]
+        key = replicate, round
+        if key not in self._layers:
+            pairs = self.masks(*key)
+            self._layers[key] = pairs and [
+                Layer(path, mask.shape, int(np.count_nonzero(mask)), mask.size)
+                for path, mask in pairs
+            ]
+        return self._layers[key]
 
     def finished(self, round):
         """The replicates whose ticket of that round is finished."""
@@ -205,7 +208,8 @@ class Run:
                 return read()
         except InputError as error:
             # The remedy is for whoever goes on with the run.
-            self._add(str(error).partition(". Restore it")[0])
+            text = str(error).partition(". Restore it")[0]
+            self._add(text.replace(f"{self.path}/", ""))
             return otherwise
 
     def _json(self, name, needed=False):
@@ -250,10 +254,11 @@ class Run:
         for line, values in found:
             key = tuple(values[name] for name in ("replicate", "branch", "round"))
             lines.setdefault(key, []).append(line)
+        known = files.known(self.path)
         for row in self.rows:
             sum = files.digest(lines.get(row.key, []))
             name = workdirs.lines_of(row.key)
-            if sum not in files.known(self.path).get(name, [sum]):
+            if sum not in known.get(name, [sum]):
                 self._add(f"{name} is damaged or was changed")
 
     def _check_rows(self):
@@ -269,11 +274,14 @@ class Run:
                     f"are to come, the first is {branch} of round {round}"
                 )
 
-    @functools.cache  # noqa: B019
     def _end(self, replicate):
         return self._tried(lambda: workdirs.read_end(self.path, replicate))
 
     def _ticket(self, name):
+        if not (self.path / name).exists():
+            self._add(f"{name} is missing")
+            return None
+
         def read():
             try:
                 return tickets.named(files.read(self.path, name))

@@ -1,5 +1,6 @@
 """The section on time and arithmetic."""
 
+from prunetrain import plans
 from prunetrain.analysis import flops, page
 from prunetrain.analysis import levels as levels_lib
 from prunetrain.errors import InputError
@@ -30,23 +31,15 @@ def _seconds(run, named):
     branches = sorted({b for _, b in groups}, key=lambda b: (b != "ticket", b))
     if not branches:
         return page.Missing(f"{named}results.csv has no finished training to show.")
+
+    def cells(rounds):
+        """The sums of each branch, and of all, over these rounds."""
+        each = [[x for r in rounds for x in groups.get((r, b), [])] for b in branches]
+        return [_sum(rows) for rows in (*each, [x for rows in each for x in rows])]
+
     rounds = sorted({round for round, _ in groups})
-    rows = [
-        [str(round), *(_sum(groups.get((round, branch), [])) for branch in branches)]
-        for round in rounds
-    ]
-    for row, round in zip(rows, rounds, strict=True):
-        row.append(_sum([x for x in run.rows if x.round == round]))
-    rows.append(
-        [
-            "all",
-            *(
-                _sum([x for (_, b), found in groups.items() if b == b0 for x in found])
-                for b0 in branches
-            ),
-            _sum(run.rows),
-        ]
-    )
+    rows = [[str(round), *cells([round])] for round in rounds]
+    rows.append(["all", *cells(rounds)])
     caption = (
         f"{named}Seconds of training and evaluation, added up over replicates and "
         f"draws ({len(run.rows)} trainings)."
@@ -60,17 +53,15 @@ def _sum(rows):
 
 
 def _operations(run, named):
-    """A table of operations by round, with what is not counted."""
+    """A table of operations by round, their total, and what is not counted."""
     try:
         pruned, shape = run.pruned, run.shapes[0]
     except InputError as error:
         return [page.Missing(f"{named}Operations are not counted: {error}")]
     masked = flops.uses(pruned.model, pruned.kernels, shape)
-    left = [x for x in _all_kernels(pruned.model) if not _in(x, pruned.kernels)]
-    dense = flops.uses(pruned.model, left, shape)
-    always, total = (
-        sum(use.operations() for use in found) for found in (dense, [*dense, *masked])
-    )
+    dense = flops.uses(pruned.model, _unpruned(pruned), shape)
+    always = sum(use.operations() for use in dense)
+    total = always + sum(use.operations() for use in masked)
     rows = []
     for round in sorted({x.round for x in run.rows if x.branch == "ticket"}):
         spread = levels_lib.spread(
@@ -84,9 +75,16 @@ def _operations(run, named):
             rows.append([str(round), *cells, f"{share:.2f}"])
     if not rows:
         return [page.Missing(f"{named}tickets/ has no masks to count operations by.")]
-    caption = f"{named}Operations of one forward pass, mean over replicates."
     heading = ("round", "weights left %", "dense", "with masks", "with masks %")
-    blocks = [page.Table(caption, heading, rows)]
+    caption = f"{named}Operations of one forward pass, mean over replicates."
+    steps, batch = _num_steps(run), run.config.batch_size
+    blocks = [
+        page.Table(caption, heading, rows),
+        page.Text(
+            f"{named}All trainings together: {steps:,} steps of {batch} examples, "
+            f"about {3 * total * batch * steps:.3g} operations by the dense count."
+        ),
+    ]
     unknown = [use.path for use in (*masked, *dense) if use.places is None]
     if unknown:
         blocks.append(page.Text(f"{named}Not counted: {', '.join(unknown)}."))
@@ -97,12 +95,19 @@ def _kept_operations(use, layer):
     return use.operations(layer.kept)
 
 
-def _all_kernels(model):
-    """The kernels of a model, also those that are not pruned."""
+def _unpruned(pruned):
+    """The kernels of a model that are left dense."""
     from prunetrain.core import selection
 
-    return [x.variable for x in selection.kernels()(model) if x.prunable]
+    every = [x.variable for x in selection.kernels()(pruned.model) if x.prunable]
+    return [x for x in every if not any(x is kernel for kernel in pruned.kernels)]
 
 
-def _in(variable, variables):
-    return any(variable is x for x in variables)
+def _num_steps(run):
+    """How many steps the finished trainings have taken."""
+    return sum(
+        plans.last_step(run.config, row.round, row.branch)
+        - plans.first_step(run.config, row.round, row.branch)
+        for row in run.rows
+        if row.branch in plans.branches(run.config, row.round)
+    )

@@ -11,10 +11,10 @@ _BARS = "Bars reach from the lowest to the highest."
 
 def accuracy(runs):
     """Figure 4 of Frankle & Carbin 2019: accuracy at early stop and at the end."""
-    title, curves = "Test accuracy against weights remaining", plots.curves(runs)
+    (measure, scale, name), curves = _measured(runs), plots.curves(runs)
+    title = f"Test {measure} against weights remaining"
     if not curves:
         return page.Section(title, [page.Missing(_NO_ROWS)])
-    measure, scale, name = _measured(runs)
     figure = plots.new(10, 4.4)
     columns = {
         f"test_{measure}": "early stop",
@@ -61,10 +61,10 @@ def early_stop(runs):
 
 def training(runs):
     """Figure 3 of Frankle & Carbin 2019: accuracy along training, by level."""
-    title = "Accuracy along training"
-    split = "test" if all(map(_has_tests, runs)) else "validation"
     measure, scale, name = _measured(runs)
-    drawn = [run for run in runs if _has_lines(run, split)]
+    title = f"{measure.capitalize()} along training"
+    split = "test" if all(map(_has_tests, runs)) else "validation"
+    drawn = [run for run in runs if _along(run, split, measure)]
     if not drawn:
         missing = "metrics.jsonl has no evaluation of a finished training to show."
         return page.Section(title, [page.Missing(missing)])
@@ -145,32 +145,29 @@ _MOMENTS = ("before pruning", "after pruning", "trained again")
 
 def table(runs):
     """Everything of results.csv by level."""
-    title = "Table of rounds"
+    title, blocks = "Table of rounds", []
     measure, _, _ = _measured(runs)
-    rows, groups = [], []
-    for run in runs:
-        for (round, branch), found in levels_lib.grouped(run.rows).items():
-            if branch == "ticket":
-                groups.append(len(rows))
-            name = [run.name] if len(runs) > 1 else []
-            rows.append([*name, *_cells(round, branch, found, measure)])
-    if not rows:
-        return page.Section(title, [page.Missing(_NO_ROWS)])
     unit = _unit(measure)
     heading = (
-        *(["run"] if len(runs) > 1 else []),
         *("round", "branch", "trainings", "weights", "left %", "early-stop step"),
         *(f"val {unit}, early stop", f"test {unit}, early stop"),
         *(f"test {unit}, last step", "seconds"),
     )
-    caption = (
-        "Means over replicates (and a control's draws together) ± sample standard "
-        "deviation, with the lowest to highest in parentheses; single numbers where "
-        "there is one training. Seconds are the mean of one training."
-    )
-    words = 3 if len(runs) > 1 else 2
-    found = page.Table(caption, heading, rows, words=words, groups=groups)
-    return page.Section(title, [found])
+    for run in runs:
+        found = levels_lib.grouped(run.rows)
+        rows = [_cells(*key, of_level, measure) for key, of_level in found.items()]
+        if not rows:
+            blocks.append(page.Missing(f"{run.name}: {_NO_ROWS}"))
+            continue
+        caption = (
+            f"{run.name + '. ' if len(runs) > 1 else ''}Means over replicates (and a "
+            "control's draws together) ± sample standard deviation, with the lowest to "
+            "highest in parentheses; single numbers where there is one training. "
+            "Seconds are the mean of one training."
+        )
+        groups = tuple(i for i, row in enumerate(rows) if row[1] == "ticket")
+        blocks.append(page.Table(caption, heading, rows, words=2, groups=groups))
+    return page.Section(title, blocks)
 
 
 def averaged(runs, controls=True, bars=_BARS):
@@ -250,19 +247,16 @@ def _has_tests(run):
     return any((x["split"], x["phase"]) == ("test", "training") for x in run.metrics)
 
 
-def _has_lines(run, split):
-    return run.chosen and any(x["split"] == split for x in run.metrics)
-
-
 def _along(run, split, measure):
-    """`{(round, branch): {step: [value, …]}}` of the evaluations along training."""
-    found = {}
+    """`{(round, branch): {step: [value, …]}}` along training, at the chosen levels."""
+    found, chosen = {}, run.chosen
     for line in run.metrics:
         value = line.get(measure)
         if (
             line["split"] == split
             and line["phase"] in ("start", "training", "end")
             and value is not None
+            and line["round"] in chosen
         ):
             key = line["round"], levels_lib.control_of(line["branch"])
             found.setdefault(key, {}).setdefault(line["step"], []).append(value)

@@ -15,23 +15,23 @@ SETTINGS = {
 }
 
 
-@pytest.fixture(scope="session")
-def registered():
+@pytest.fixture
+def registered(monkeypatch):
     """The dataset "noise" and the model "net" are known."""
-    with pytest.MonkeyPatch.context() as patch:
-        tiny.register(patch)
-        yield
+    tiny.register(monkeypatch)
 
 
 @pytest.fixture(scope="session")
-def finished(registered, tmp_path_factory):
+def finished(tmp_path_factory):
     """The folder of a finished run, which must stay as it is."""
     path = tmp_path_factory.mktemp("runs") / "finished"
-    pt.run(pt.Config(**SETTINGS), workdir=path)
+    with pytest.MonkeyPatch.context() as patch:
+        tiny.register(patch)
+        pt.run(pt.Config(**SETTINGS), workdir=path)
     return path
 
 
 @pytest.fixture
-def copied(finished, tmp_path):
+def copied(finished, registered, tmp_path):
     """A copy of it, to be damaged."""
     return shutil.copytree(finished, tmp_path / "run")

@@ -13,6 +13,11 @@ from prunetrain.runs import files, results, workdir
 from tests import tiny, toys
 
 
+@pytest.fixture(autouse=True)
+def known(registered):
+    """The runs' dataset and model."""
+
+
 def rewritten(path, name, change):
     """Changes a file, as if the run had written it so."""
     file = path / name
@@ -210,13 +215,13 @@ def test_weights_that_are_not_there_or_damaged_are_none(copied):
 
 @pytest.mark.parametrize("field", ["model", "dataset"])
 def test_code_that_settings_name_runs_only_if_it_is_allowed(copied, field, monkeypatch):
-    name = f'"{field}": "tests.tiny:noise"'.encode()
+    name = f'"{field}": "tests.tiny:code"'.encode()
     old = {"model": b'"model": "net"', "dataset": b'"dataset": "noise"'}[field]
     rewritten(copied, "config.json", lambda x: x.replace(old, name))
     called = []
-    monkeypatch.setattr(tiny, "noise", lambda *a, **k: called.append(1))
+    monkeypatch.setattr(tiny, "code", lambda *_, **__: called.append(1), raising=False)
     run = reading.Run(copied)
-    with toys.raises(InputError, "--import_code", f"{field}=tests.tiny:noise"):
+    with toys.raises(InputError, "--import_code", f"{field}=tests.tiny:code"):
         _ = run.pruned
     assert not called
     with pytest.raises(InputError):

@@ -60,7 +60,7 @@ def command(words, start):
     for run in runs:
         for problem in run.problems:
             print(f"{run.name}: {problem}")
-        for line in verdict.of(run.rows).lines:
+        for line in _verdict(run):
             print(f"{run.name}: {line}" if len(runs) > 1 else line)
     print(file)
 
@@ -115,8 +115,14 @@ def _head(runs, page):
         blocks.append(page.Lines("problems", ["Missing or damaged:", *problems]))
     for run in runs:
         named = [run.name] if several else []
-        blocks.append(page.Lines("verdict", [*named, *verdict.of(run.rows).lines]))
+        blocks.append(page.Lines("verdict", [*named, *_verdict(run)]))
     return blocks
+
+
+def _verdict(run):
+    """The verdict's lines."""
+    prune_at = run.config.prune_at if run.config else "end"
+    return verdict.of(run.rows, prune_at).lines
 
 
 def described(run):

@@ -11,7 +11,13 @@ import sys
 from prunetrain.errors import InputError
 
 # Name: module, and what it does, for --help.
-COMMANDS = {}
+COMMANDS = {
+    "instability": (
+        "prunetrain.instability",
+        "Measures from which step on the noise of training decides nothing any more: "
+        "a --rewind_step to take",
+    ),
+}
 
 
 def run(words, start):

@@ -8,13 +8,11 @@ rewind, repeat. `find_tickets` is the procedure; `training` has one training of 
 import dataclasses
 import pathlib
 
-from prunetrain import config as config_lib
 from prunetrain import lab as labs
 from prunetrain import plans, training
 from prunetrain import starts as starts_lib
 from prunetrain.errors import InputError, RunError
 from prunetrain.runs import progress as displays
-from prunetrain.runs import workdir as workdirs
 from prunetrain.runs import workers
 
 
@@ -49,9 +47,7 @@ def run(config, workdir=None, progress=None, start=None):
         InputError: the settings, the data or the folder do not fit.
         RunError: the training diverged, or a worker process failed.
     """
-    directory = workdir
-    if not isinstance(directory, workdirs.WorkDirectory):
-        directory = open_directory(config, workdir)
+    directory = labs.open_directory(config, workdir)
     display = progress or displays.for_console()
     to_come = [
         list(unfinished(config, replicate, directory))
@@ -90,17 +86,6 @@ def say_finished(config, directory, display):
         round, why = directory.end(replicate) or (config.rounds, "")
         if round < config.rounds:
             display.say(f"replicate {replicate} has no round after {round}: {why}")
-
-
-def open_directory(config, path=None):
-    """The `WorkDirectory` of a run: `path`, or `config.workdir`, or a new one."""
-    return workdirs.WorkDirectory(
-        path or config.workdir,
-        config.as_dict(),
-        config_lib.free_settings(),
-        config_lib.Config().as_dict(),
-        keep_ends=plans.needs_ends(config),
-    )
 
 
 def find_one_by_one(lab, config, replicates, directory, display):

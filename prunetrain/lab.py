@@ -11,14 +11,14 @@ import warnings
 
 import numpy as np
 
-from prunetrain import build, data, metrics, models
+from prunetrain import build, data, metrics, models, plans
 from prunetrain import config as config_lib
 from prunetrain.config import ConfigError
 from prunetrain.data import augmentation
 from prunetrain.errors import InputError, RunError
 from prunetrain.lazy import keras, tf
 from prunetrain.pruning.criteria import CRITERIA
-from prunetrain.runs import workers
+from prunetrain.runs import workdir, workers
 
 # A signal waits for the end of a dispatch.
 _DISPATCH_SECONDS = 0.5
@@ -40,6 +40,25 @@ class Evaluation:
     def as_dict(self):
         """What there is of it."""
         return {name: x for name, x in vars(self).items() if x is not None}
+
+
+def open_directory(config, path=None):
+    """The `WorkDirectory` of a run.
+
+    Args:
+        config: `Config`.
+        path: the folder; None takes `config.workdir`, and if that is empty a new one.
+            A `WorkDirectory` is given back as it is.
+    """
+    if isinstance(path, workdir.WorkDirectory):
+        return path
+    return workdir.WorkDirectory(
+        path or config.workdir,
+        config.as_dict(),
+        config_lib.free_settings(),
+        config_lib.Config().as_dict(),
+        keep_ends=plans.needs_ends(config),
+    )
 
 
 def open_data(config):

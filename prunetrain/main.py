@@ -34,6 +34,7 @@ from prunetrain import (
     flagfiles,
     registry,
 )
+from prunetrain import lab as labs
 from prunetrain.config import Config, ConfigError
 from prunetrain.errors import InputError, RunError
 from prunetrain.runs import signals
@@ -68,7 +69,7 @@ def main(argv=None):
             _start_quietly()
             dry_run.print_forecast(config)
             return 0
-        directory = experiment.open_directory(config)
+        directory = labs.open_directory(config)
         flagfile = directory.path / "flags.txt"
         to_go_on = (
             f"to go on: python -m prunetrain.main "
@@ -231,7 +232,12 @@ def _check_backend():
 
 
 def _start_quietly():
-    """Loads TensorFlow, and keeps what it writes off the screen unless it fails."""
+    """Loads TensorFlow, and keeps what it writes off the screen unless it fails.
+
+    Raises:
+        InputError: another backend is asked for.
+    """
+    _check_backend()
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     sys.stderr.flush()
     screen = os.dup(2)

@@ -144,7 +144,7 @@ def perform(config, path, labs=None):
     recorder = Recorder(labs)
     recorder.config = config
     recorder.results = experiment.run(config, path, recorder)
-    recorder.directory = experiment.open_directory(config, path)
+    recorder.directory = lab_lib.open_directory(config, path)
     return recorder
 
 

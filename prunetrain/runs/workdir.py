@@ -5,6 +5,8 @@
     environment.json  versions, devices and compile mode that the run began with
     metrics.jsonl   one line per evaluation
     results.csv     one row per replicate × branch × round
+    instability.csv  one row per replicate × round × step (see `barriers`), if the
+                    command that makes it was given
     tickets/        the masks that a round trains under, one file per replicate × round;
                     replicate<n>-ends.txt if there was nothing left to prune
     checkpoints/    the weights at the end of each training; …-resume/ what a training
@@ -30,9 +32,11 @@ import re
 import time
 
 from prunetrain.errors import InputError, RunError
-from prunetrain.runs import checkpoints, files, lock, results, tickets
+from prunetrain.runs import barriers, checkpoints, files, lock, results, tickets
 
 _RESUME = re.compile(r"replicate(\d+)-(\w+)-round(\d+)-resume")
+# A folder with one of these holds results of its settings.
+_BINDING = ("metrics.jsonl", "results.csv", barriers.NAME)
 # More than HDF5 writes besides, for each variable.
 _HDF5_BYTES = 1 << 13
 _ZEROS = bytes(1 << 16)
@@ -100,9 +104,7 @@ class WorkDirectory:
         """Writes the settings, or compares them with those that are there."""
         file, known = self.path / "config.json", None
         # Settings that never trained bind nobody: they may have been a mistake.
-        if any(
-            (self.path / name).exists() for name in ("metrics.jsonl", "results.csv")
-        ):
+        if any((self.path / name).exists() for name in _BINDING):
             known = _parse_json(files.read(self.path, file.name), file)
             self._write_flags(known)
             self._compare({**defaults, **known}, settings, free)
@@ -230,6 +232,13 @@ class WorkDirectory:
             files.sync(self.path)
             files.compact(self.path, sums)
 
+    def write_barriers(self, rows):
+        """Writes instability.csv, with a single sum on record: nothing compares it."""
+        content = barriers.as_csv(rows)
+        self._write(barriers.NAME, content)
+        with told(self.path / files.SUMS):
+            files.compact(self.path, {barriers.NAME: files.digest([content.encode()])})
+
     def log(self, replicate):
         """The file for what a worker process writes while it trains `replicate`."""
         return self.path / "logs" / f"replicate{replicate}.log"
@@ -266,6 +275,10 @@ class WorkDirectory:
         if branch:
             name = name.replace("-round", f"-{branch}-end-round")
         self._write(name, tickets.to_bytes(paths, masks))
+
+    def has_masks(self, replicate, round):
+        """Whether there is a ticket of this round."""
+        return (self.path / _ticket(replicate, round)).exists()
 
     def load_masks(self, replicate, round):
         """The masks that `round` trains under, a list of boolean arrays.
@@ -330,6 +343,21 @@ class WorkDirectory:
     def restore(self, key, state):
         """Reads the last checkpoint's state; see `checkpoints.restore`."""
         checkpoints.restore(self._resume(*key), state)
+
+
+def read_settings(path):
+    """The settings of the run in a folder: a dict, as config.json has them.
+
+    Raises:
+        InputError: there is no run in it, or the file is damaged.
+    """
+    file = pathlib.Path(path) / "config.json"
+    if not file.is_file():
+        raise InputError(
+            f"{path} must be the work directory of a run: it has no config.json. Give "
+            "the folder that the run's --workdir names"
+        )
+    return _parse_json(files.read(file.parent, file.name), file)
 
 
 def as_flags(settings):

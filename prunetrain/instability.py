@@ -149,7 +149,7 @@ class _Families:
             yield row
 
     def _row(self, starts, masks, key):
-        """Trains both children of the network in `lab.rewind`, and measures the line."""
+        """Trains both children of what `lab.rewind` holds, and measures the line."""
         lab, (replicate, round, step) = self._lab, key
         for number, child in enumerate(self._children, start=1):
             lab.rewind.restore(masks=True)
@@ -337,8 +337,7 @@ def table(rows):
     """`rich` table of `Row`s: means over replicates, with the extremes of barriers."""
     round = rows[0].round
     result = rich.table.Table(
-        title="Pairs of children on the test examples, "
-        + (f"ticket of round {round}" if round else "dense"),
+        title=f"Ticket of round {round}" if round else "Dense",
         box=rich.box.SIMPLE_HEAD,
     )
     by_step = {}
@@ -371,8 +370,9 @@ def _verdict(rows, config):
     """Yields what follows for --rewind_step."""
     replicates = len({row.replicate for row in rows})
     yield (
-        "The barrier is the largest value on the line between two children, less the "
-        f"mean of their own; {replicates} replicate{'s' if replicates > 1 else ''}."
+        "On the test examples: the mean of both children, and the barrier, which is "
+        "the largest value on the line between them less that mean; "
+        f"{replicates} replicate{'s' if replicates > 1 else ''}."
     )
     if not rows[0].errors:
         yield "Without an error there is no threshold: see where the loss barrier ends."

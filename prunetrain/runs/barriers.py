@@ -119,8 +119,7 @@ def read_rows(path):
         if as_csv(rows) != text:
             raise ValueError("its numbers do not fit together")
         return rows
-    # TypeError: a row that ends early.
-    except (ValueError, LookupError, TypeError, csv.Error) as error:
+    except (ValueError, LookupError, csv.Error) as error:
         raise files.damaged(file, error) from error
 
 
@@ -150,6 +149,8 @@ def _line(row):
 
 def _row(line):
     """`Row` from the texts by column, or an error."""
+    if None in line.values():
+        raise ValueError("a row is shorter than the header")
     row = Row(
         *(int(line[name]) for name in ("replicate", "round", "step")),
         *(tuple(map(float, line[name].split())) for name in ("losses", "errors")),

@@ -97,14 +97,15 @@ class Plain(Silent):
             )
 
     def finish(self, row):
-        self.close(row.replicate, f"{_label(row)}  {_outcome(row)}{self._speed()}")
+        self.close(row.replicate, f"{_label(row)}  {_outcome(row)}")
 
     def fail(self, replicate, why):
-        self.close(replicate, _failure(replicate, why))
+        self._running.pop(replicate, None)
+        self.say(_failure(replicate, why))
 
     def close(self, replicate, text):
         self._running.pop(replicate, None)
-        self.say(text)
+        self.say(f"{text}{self._speed()}")
 
     def say(self, text):
         self._write(text, flush=True)

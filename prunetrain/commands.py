@@ -14,8 +14,7 @@ from prunetrain.errors import InputError
 COMMANDS = {
     "instability": (
         "prunetrain.instability",
-        "Measures from which step on the noise of training decides nothing any more: "
-        "a --rewind_step to take",
+        "Tells how early the networks of a run can be rewound: a --rewind_step",
     ),
 }
 

@@ -21,7 +21,6 @@ those that are there already are not computed again.
 import argparse
 import math
 import pathlib
-import statistics
 
 import rich.box
 import rich.console
@@ -359,7 +358,8 @@ def _cells(lines, scale, form):
     """Mean of all children and of the barriers, with the extremes of these."""
     heights = [scale * barriers.barrier(line) for line in lines]
     ends = [scale * end for line in lines for end in (line[0], line[-1])]
-    means = [form.format(statistics.fmean(values)) for values in (ends, heights)]
+    # Losses of any size: fmean would raise where a sum overflows.
+    means = [form.format(sum(values) / len(values)) for values in (ends, heights)]
     if len(lines) > 1:
         low, high = (form.format(pick(heights)) for pick in (min, max))
         means[1] += f" ({low} to {high})"

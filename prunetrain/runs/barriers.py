@@ -35,7 +35,7 @@ def barrier(values):
     # Which max would pass over.
     if any(map(math.isnan, values)):
         return math.nan
-    return max(values) - (values[0] + values[-1]) / 2
+    return max(values) - (values[0] / 2 + values[-1] / 2)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -54,10 +54,14 @@ def effective_masks(pruned, masks):
     with tf.device("CPU:0"), linear.checked(_WHAT):
         ones = linear.ones(pruned.model, _WHAT)
         flow = network.program(pruned, "paths", _make_flow)
-        # With every weight: masks that leave no path are no fault of the network.
-        dense = [np.ones(shape, bool) for shape in shapes]
-        once = flow(_averaging(dense, axes), ones)[0]
-        twice = flow(_averaging(dense, axes), linear.twice(ones))[0]
+        # With every weight: masks that leave no path are no fault of the network. And
+        # with unequal ones: a layer normalisation makes 0 of what is all the same.
+        rng = np.random.default_rng(0)
+        unequal = [
+            weights * rng.uniform(0.5, 1.5, weights.shape)
+            for weights in _averaging([np.ones(shape, bool) for shape in shapes], axes)
+        ]
+        once, twice = (flow(unequal, x)[0] for x in (ones, linear.twice(ones)))
         linear.check(_WHAT, float(once), float(twice))
         _, slopes = flow(_averaging(masks, axes), ones)
     return [

@@ -210,12 +210,25 @@ def test_kernels_that_are_not_pruned_let_everything_through():
     assert same(paths.effective_masks(pruned, masks), masks)
 
 
+class Normalised(L.Layer):
+    """x + f(norm(x)), as in transformers; equal weights make the second term 0."""
+
+    def build(self, shape):
+        self.norm, self.dense = L.LayerNormalization(), L.Dense(shape[-1])
+        self.norm.build(shape)
+        self.dense.build(shape)
+
+    def call(self, inputs):
+        return inputs + self.dense(self.norm(inputs))
+
+
 @pytest.mark.parametrize(
     "layers",
     [
         [lambda: L.Reshape((1, 4)), lambda: L.LSTM(3)],
         [L.LayerNormalization],
         [lambda: L.ReLU(max_value=0.1)],
+        [Normalised],
     ],
 )
 def test_a_network_whose_paths_cannot_be_counted_is_refused(layers):

@@ -27,6 +27,7 @@ COMPILE_MODES = {
     "hybrid": "only the update",
     "graph": "nothing",
 }
+SWITCH = {"off": "", "on": ""}
 PRECISIONS = {
     "float32": "weights and arithmetic",
     "mixed_bfloat16": "arithmetic in bfloat16, weights in float32",
@@ -98,6 +99,14 @@ class Config:
         "how often a training is saved, to go on from there after an interruption: "
         "every so many seconds (60s) or steps (500). It changes no result",
         unit="seconds with an s, or steps",
+        binding=False,
+    )
+    tensorboard: str = options.option(
+        "Run",
+        "off",
+        "events for TensorBoard in the folder's tensorboard/: losses and accuracies, "
+        "masks as images, surviving weights as histograms. --tensorboard alone is on",
+        choices=SWITCH,
         binding=False,
     )
     compile: str = options.option(
@@ -251,6 +260,14 @@ class Config:
         "steps between two evaluations on the validation examples",
         unit="steps",
         low=1,
+    )
+    test_every: int = options.option(
+        "Training",
+        0,
+        "steps between two evaluations on the test examples in a training, a multiple "
+        "of eval_every. They choose nothing. 0: only at its best and last step",
+        unit="steps",
+        low=0,
     )
     accuracy: str = options.option(
         "Training", "overall", "what is said of the accuracy", choices=ACCURACIES
@@ -434,6 +451,12 @@ class Config:
         self._check_controls()
 
     def _check_pairs(self):
+        if self.test_every % self.eval_every:
+            raise ConfigError(
+                "test_every",
+                self.test_every,
+                f"must be 0 or a multiple of eval_every={self.eval_every}",
+            )
         if self.rewind_step >= self.train_steps:
             raise ConfigError(
                 "rewind_step",

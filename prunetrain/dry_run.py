@@ -186,8 +186,12 @@ def _num_evaluations(config, round, branch, ends):
     pruned = branch == "ticket" and config.prune_at == "end" and not ends
     if config.sparsities and round == config.rounds:
         pruned = False
-    # Before the first step; on the test examples, at the best step and at the last.
-    return 1 + while_training + 2 + pruned
+    # On the test examples: along the training, at the best step and at the last.
+    tests, every = 2, config.test_every
+    if every:
+        tests += (last // every - first // every) + (first % every == 0)
+    # One on the validation examples before the first step.
+    return 1 + while_training + tests + pruned
 
 
 def _timed_steps(lab, clock):
@@ -232,10 +236,11 @@ def _notes(config, dataset, levels, problem, caught):
 
 def _disk(lab, num_trainings, num_rounds):
     """Bytes that a replicate's files take: tickets, weights, two checkpoints."""
+    num_starts = 2 if lab.config.rewind_step else 1
     bits = sum(math.prod(kernel.shape) for kernel in lab.pruned.kernels)
     weights = sum(_nbytes(v) for v in lab.pruned.model.variables)
     state = sum(_nbytes(v) for v in lab.state.variables)
-    return num_rounds * bits // 8 + num_trainings * weights + 2 * state
+    return num_rounds * bits // 8 + (num_trainings + num_starts) * weights + 2 * state
 
 
 def _nbytes(variable):

@@ -6,14 +6,15 @@ rewind, repeat. `find_tickets` is the procedure; `training` has one training of 
 """
 
 import dataclasses
+import functools
 import pathlib
 
 from prunetrain import lab as labs
 from prunetrain import plans, training
 from prunetrain import starts as starts_lib
 from prunetrain.errors import InputError, RunError
+from prunetrain.runs import events, workers
 from prunetrain.runs import progress as displays
-from prunetrain.runs import workers
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,7 +48,7 @@ def run(config, workdir=None, progress=None, start=None):
         InputError: the settings, the data or the folder do not fit.
         RunError: the training diverged, or a worker process failed.
     """
-    directory = labs.open_directory(config, workdir)
+    directory = open_directory(config, workdir)
     display = progress or displays.for_console()
     to_come = [
         list(unfinished(config, replicate, directory))
@@ -86,6 +87,13 @@ def say_finished(config, directory, display):
         round, why = directory.end(replicate) or (config.rounds, "")
         if round < config.rounds:
             display.say(f"replicate {replicate} has no round after {round}: {why}")
+
+
+def open_directory(config, path=None):
+    """The `WorkDirectory` of a run; see `lab.open_directory`."""
+    if config.tensorboard == "on":
+        events.check()
+    return labs.open_directory(config, path)
 
 
 def find_one_by_one(lab, config, replicates, directory, display):
@@ -140,13 +148,16 @@ def find_tickets(lab, config, replicate, directory, display):
     there is a next round depends on what the last one left to prune.
     """
     starts = starts_lib.Starts(lab, config, replicate, directory, display)
+    board = None
+    if config.tensorboard == "on":
+        board = functools.partial(events.Events, directory.path / "tensorboard")
     for round, branch in unfinished(config, replicate, directory):
         key = replicate, branch, round
         progress = resumed(starts, key, directory, display)
         if not progress:
             starts.begin(round, branch)
             progress = training.Progress(plans.first_step(config, round, branch))
-        log = training.Log(directory, display, key, lab.pruned, progress)
+        log = training.Log(directory, display, key, lab.pruned, progress, board)
         saves = training.Saves(lab, directory, key, progress)
         try:
             best, last = training.train(lab, progress, log, saves, round, branch)

@@ -5,6 +5,7 @@ workers does without.
 """
 
 import dataclasses
+import pathlib
 import platform
 import time
 import warnings
@@ -147,11 +148,22 @@ def environment(compile_mode):
         **threads,
         "devices": ", ".join(d.device_type for d in tf.config.list_logical_devices()),
         "machine": platform.machine(),
+        "cpu": _cpu(),
         "python": platform.python_version(),
         "tensorflow": tf.__version__,
         "keras": keras.__version__,
         "numpy": np.__version__,
     }
+
+
+def _cpu():
+    """The processor's name, and what XLA's programs for it may be made of."""
+    file = pathlib.Path("/proc/cpuinfo")
+    lines = file.read_text().splitlines() if file.exists() else []
+    found = dict(map(str.strip, line.split(":", 1)) for line in lines if ":" in line)
+    parts = {"avx2", "fma", "avx512f", "avx512_bf16", "amx_tile", "asimd", "sve"}
+    used = sorted(parts & set(found.get("flags", found.get("Features", "")).split()))
+    return " ".join([found.get("model name") or platform.processor(), *used]).strip()
 
 
 class Lab:

@@ -34,7 +34,7 @@ from prunetrain import (
     flagfiles,
     registry,
 )
-from prunetrain import lab as labs
+from prunetrain import config as config_lib
 from prunetrain.config import Config, ConfigError
 from prunetrain.errors import InputError, RunError
 from prunetrain.runs import signals
@@ -69,7 +69,7 @@ def main(argv=None):
             _start_quietly()
             dry_run.print_forecast(config)
             return 0
-        directory = labs.open_directory(config)
+        directory = experiment.open_directory(config)
         flagfile = directory.path / "flags.txt"
         to_go_on = (
             f"to go on: python -m prunetrain.main "
@@ -128,7 +128,8 @@ def parse(argv):
     Raises:
         InputError: a flag is unknown, has no valid value, or words are left over.
     """
-    values, words = _flag_values(), flagfiles.expand(argv[1:])
+    words = [f"{word}=on" if word in _switches() else word for word in argv[1:]]
+    values, words = _flag_values(), flagfiles.expand(words)
     try:
         # What it passes over without a word is refused as any other stray word.
         words = [
@@ -150,6 +151,12 @@ def parse(argv):
             if values[field.name].present
         }
     )
+
+
+def _switches():
+    """Words that stand alone: --name is --name=on."""
+    names = [x.name for x in _fields() if x.metadata["choices"] is config_lib.SWITCH]
+    return {f"{dashes}{name}" for name in names for dashes in ("-", "--")}
 
 
 def _typed(field, text):

@@ -42,8 +42,12 @@ def train(lab, progress, log, saves, round, branch="ticket"):
             if stop:
                 saves.save(progress)
                 stop.obey()
+            if round == 0 and progress.step == 0:
+                saves.save_start("initial")
             if round == 0 and progress.step == config.rewind_step:
                 lab.rewind.update()
+                if progress.step:
+                    saves.save_start("rewind")
             if evaluation_is_due(config, progress):
                 evaluate(lab, progress, log)
             if saves.due(progress.step):
@@ -88,6 +92,9 @@ def evaluate(lab, progress, log):
         if loss is not None and not math.isfinite(loss):
             raise DivergedError(f"the {split} loss is {loss} at step {last.step:,}")
     progress.last, progress.total_loss, progress.num_steps = last, 0.0, 0
+    every = lab.config.test_every
+    if every and last.step % every == 0:
+        log.tested(lab.evaluate("test", last.step))
 
 
 def advance(lab, progress, log):
@@ -183,6 +190,11 @@ class Saves:
             or self._lab.clock() - self._time >= seconds
         )
 
+    def save_start(self, name):
+        """Writes weights that tickets are made of: "initial", or "rewind"."""
+        replicate, _, _ = self._key
+        self._directory.save_start(self._lab.pruned.model, replicate, name)
+
     def save(self, progress):
         """Writes a checkpoint.
 
@@ -196,13 +208,17 @@ class Saves:
 
 
 class Log:
-    """Writes what happens in one training to the work directory and the display."""
+    """Writes what happens in one training to the work directory and the display.
 
-    def __init__(self, directory, display, key, pruned, progress):
+    `events` makes the training's `runs.events.Events`, if they are wanted.
+    """
+
+    def __init__(self, directory, display, key, pruned, progress, events=None):
         self._directory, self._display, self._progress = directory, display, progress
         self._where = dict(zip(("replicate", "branch", "round"), key, strict=True))
         self._pruned = pruned
         self._total = sum(layer.total for layer in pruned.layer_sparsity())
+        self._events = events and events(**self._where)
 
     @property
     def _remaining(self):
@@ -223,7 +239,16 @@ class Log:
         phase = "end" if evaluation.step == self._last_step else phase
         line = self._write("validation", phase, evaluation, train_loss=train_loss)
         self._progress.metrics.append(line)
+        if self._events:
+            self._events.evaluated("validation", evaluation, train_loss)
         self._display.evaluated(self._where["replicate"], evaluation, train_loss)
+
+    def tested(self, evaluation):
+        """Logs an evaluation on the test examples along the training."""
+        line = self._write("test", "training", evaluation)
+        self._progress.metrics.append(line)
+        if self._events:
+            self._events.evaluated("test", evaluation)
 
     def pruned(self, evaluation, kept):
         """Logs how the weights do under the next round's masks, which keep so many."""
@@ -250,6 +275,8 @@ class Log:
             final_test_accuracy=test_at_last.accuracy,
             test_class_accuracy=results.joined(test_at_best.class_accuracy),
         )
+        if self._events:
+            self._events.finished(row, self._pruned)
         self._directory.add_row(row)
         self._display.finish(row)
 

@@ -379,7 +379,7 @@ def test_a_refusal_survives_the_way_from_a_worker_process():
 def test_what_changes_nothing_about_a_training_is_free():
     assert config.free_settings() == {
         *("workdir", "parallel_replicates", "steps_per_loop", "checkpoint_every"),
-        *("stream", "rounds", "controls", "control_rounds"),
+        *("stream", "rounds", "controls", "control_rounds", "tensorboard"),
     }
 
 

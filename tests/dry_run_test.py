@@ -43,6 +43,8 @@ class Counting(progress.Silent):
     "changes",
     [
         {"controls": "reinit:2,supermask", "train_steps": 13, "rewind_step": 3},
+        {"test_every": 8, "train_steps": 16, "rewind_step": 8},
+        {"test_every": 4, "train_steps": 13, "rewind_step": 3},
         {"sparsities": "0.5,0.9"},
         {"sparsities": "0,0.5", "prune_at": "during", "rewind_step": 0},
     ],

@@ -57,6 +57,7 @@ class Labs:
         free = {"steps_per_loop": 1, "checkpoint_every": "60s", "rewind_step": 0}
         free |= {"controls": (), "control_rounds": (), "rewind": "late"}
         free |= {"rounds": len(config.sparsities) or 1, "prune_at": "end"}
+        free |= {"test_every": 0}
         key = dataclasses.replace(config, compile=compile, **free)
         if key not in self._labs:
             self._labs[key] = self.make(config, compile, dataset)
@@ -144,7 +145,7 @@ def perform(config, path, labs=None):
     recorder = Recorder(labs)
     recorder.config = config
     recorder.results = experiment.run(config, path, recorder)
-    recorder.directory = lab_lib.open_directory(config, path)
+    recorder.directory = experiment.open_directory(config, path)
     return recorder
 
 
@@ -155,7 +156,8 @@ def wholes(labs, tmp_path_factory):
     @functools.cache
     def make(rewind_step):
         config = settings(
-            rewind_step=rewind_step, replicates=2, controls="reinit", compile="xla"
+            **{"rewind_step": rewind_step, "replicates": 2, "controls": "reinit"},
+            **{"compile": "xla", "test_every": 8},
         )
         recorder = perform(config, tmp_path_factory.mktemp("whole"), labs)
         recorder.num_traces = labs.last.loop.num_traces
@@ -348,6 +350,34 @@ def test_tests_are_made_at_the_best_step_and_at_the_last(whole):
             np.testing.assert_allclose(found, expected, rtol=1e-5)
 
 
+def test_the_test_examples_are_evaluated_along_the_training_too(whole):
+    x = pt.load_dataset("noise", validation_size=20).test
+    found = [
+        line
+        for line in lines(whole.directory.path)
+        if (line["split"], line["phase"]) == ("test", "training")
+    ]
+    assert len(found) >= 2 * 7
+    for line in found:
+        key = line["replicate"], line["branch"], line["round"]
+        expected = outcome(whole.at[key, line["step"]], x)
+        np.testing.assert_allclose((line["loss"], line["accuracy"]), expected, 1e-5)
+
+
+def test_the_weights_that_tickets_are_made_of_are_kept(whole):
+    step = whole.config.rewind_step
+    for replicate in range(2):
+        for name, at in [("initial", 0), ("rewind", step)][: 2 if step else 1]:
+            model = tiny.network((4, 4, 1), 3)
+            stem = f"replicate{replicate}-{name}.weights.h5"
+            model.load_weights(whole.directory.path / "checkpoints" / stem)
+            dense = whole.at[(replicate, "ticket", 0), at]
+            kernels = [weight for weight in model.weights if len(weight.shape) == 2]
+            assert bits(toys.values(kernels)) == bits(dense.kernels)
+    names = {file.name for file in (whole.directory.path / "checkpoints").iterdir()}
+    assert ("replicate0-rewind.weights.h5" in names) == bool(step)
+
+
 def test_a_checkpoint_holds_the_weights_of_the_last_step(whole):
     model = tiny.network((4, 4, 1), 3)
     for replicate, branch, round in whole.kept:
@@ -368,10 +398,10 @@ def test_every_evaluation_is_a_line_labelled_with_phase_and_split(whole):
         start = whole.config.rewind_step if row.round and row.branch == "ticket" else 0
         assert (steps[0], steps[-1]) == (start, 12)
         phases = ["start", *["training"] * (len(steps) - 2), "end"]
-        expected += [
-            (*where, "validation", phase, step)
-            for phase, step in zip(phases, steps, strict=True)
-        ]
+        for phase, step in zip(phases, steps, strict=True):
+            expected.append((*where, "validation", phase, step))
+            if step % 8 == 0:
+                expected.append((*where, "test", "training", step))
         if row.branch == "ticket":
             left = sum(
                 mask.sum()
@@ -857,7 +887,8 @@ def test_a_training_that_diverges_says_what_where_and_leaves_no_results(
     ):
         perform(config, tmp_path)
     assert not results.read_rows(tmp_path)
-    assert not list((tmp_path / "checkpoints").iterdir())
+    kept = [file.name for file in (tmp_path / "checkpoints").iterdir()]
+    assert kept == ["replicate0-initial.weights.h5"]
 
 
 class Fault(keras.layers.Layer):

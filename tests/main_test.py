@@ -158,7 +158,7 @@ def test_a_run_leaves_its_files_and_nothing_else(first):
         *("metrics.jsonl", "results.csv", "accuracy.png"),
         # The last one is for a round that may be added.
         *(f"tickets/replicate0-round0{round}.npz" for round in (1, 2, 3)),
-        *(f"checkpoints/replicate0-{x}.weights.h5" for x in trainings),
+        *(f"checkpoints/replicate0-{x}.weights.h5" for x in ("initial", *trainings)),
     }
 
 
@@ -225,7 +225,8 @@ def test_the_flagfile_of_a_run_gives_the_same_bits_in_another_process(first, rer
     for name in ("metrics.jsonl", "config.json", "flags.txt"):
         assert (rerun[0] / name).read_bytes() == (first[0] / name).read_bytes()
     files = sorted(x.name for x in (first[0] / "checkpoints").iterdir())
-    assert len(files) == len(TRAININGS)
+    # And the initial weights.
+    assert len(files) == len(TRAININGS) + 1
     for name in files:
         assert same_arrays(*(x / "checkpoints" / name for x in (first[0], rerun[0])))
 

@@ -33,10 +33,14 @@ def by_level(rows):
     """`Level`s from `Row`s, by round, the ticket before its controls."""
     groups = {}
     for row in rows:
-        # reinit_2 is the second draw of reinit.
-        branch = re.sub("_[0-9]+$", "", row.branch)
+        branch = control_of(row.branch)
         groups.setdefault((row.round, branch != "ticket", branch), []).append(row)
     return [_level(key[0], key[2], groups[key]) for key in sorted(groups)]
+
+
+def control_of(branch):
+    """The branch without the number of its draw: reinit_2 is one of reinit."""
+    return re.sub("_[0-9]+$", "", branch)
 
 
 def _level(round, branch, rows):

@@ -1,12 +1,14 @@
 """The table at the end of a run: a line per round, the controls beside the ticket."""
 
 import importlib.util
+import json
 import pathlib
 
 import rich.console
 import rich.table
 
 from prunetrain.analysis import levels as levels_lib
+from prunetrain.analysis import verdict
 from prunetrain.runs import results
 from prunetrain.runs import workdir as workdirs
 
@@ -21,7 +23,8 @@ def print_results(path, console=None):
     """
     path = pathlib.Path(path)
     console = console or rich.console.Console()
-    levels = levels_lib.by_level(results.read_rows(path))
+    rows = results.read_rows(path)
+    levels = levels_lib.by_level(rows)
     controls = sorted({x.branch for x in levels if x.branch != "ticket"})
     if len(controls) <= _MOST_BESIDE:
         console.print(table(levels, controls))
@@ -35,6 +38,8 @@ def print_results(path, console=None):
         f"of {replicates} replicate{'s' if replicates != 1 else ''}.",
         highlight=False,
     )
+    for line in verdict.of(rows, _prune_at(path)).lines:
+        console.print(line, highlight=False, markup=False)
     files = ["results.csv", "metrics.jsonl", "tickets/", "checkpoints/", "flags.txt"]
     if importlib.util.find_spec("matplotlib"):
         from prunetrain.analysis import plots
@@ -46,6 +51,13 @@ def print_results(path, console=None):
     else:
         console.print("For a plot: pip install 'prunetrain[report]'", markup=False)
     console.print(f"{path}: {', '.join(files)}", highlight=False, soft_wrap=True)
+
+
+def _prune_at(path):
+    """The setting, or its default for a folder without settings."""
+    file = path / "config.json"
+    settings = json.loads(file.read_text()) if file.exists() else {}
+    return settings.get("prune_at", "end")
 
 
 def controls_table(levels, controls):

@@ -9,8 +9,10 @@
                     command that makes it was given
     tickets/        the masks that a round trains under, one file per replicate × round;
                     replicate<n>-ends.txt if there was nothing left to prune
-    checkpoints/    the weights at the end of each training; …-resume/ what a training
-                    that is under way can be gone on with from (see `checkpoints`)
+    checkpoints/    the weights at the end of each training, those of a replicate at
+                    step 0 (…-initial) and at the step to rewind to (…-rewind);
+                    …-resume/ what a training that is under way can be gone on with from
+                    (see `checkpoints`)
     logs/           what worker processes that failed have written
     run.lock        the process that writes the folder, or did last
     SHA256SUMS      of these files as they were written (see `files`); for metrics.jsonl
@@ -295,7 +297,18 @@ class WorkDirectory:
 
     def save_weights(self, model, replicate, branch, round):
         """Writes the model's weights in Keras's format (`model.load_weights`)."""
-        name = f"replicate{replicate}-{branch}-round{round:02d}.weights.h5"
+        self._save_weights(model, f"replicate{replicate}-{branch}-round{round:02d}")
+
+    def save_start(self, model, replicate, name):
+        """Writes weights that tickets are made of, as `save_weights` does.
+
+        Args:
+            name: "initial", or "rewind" for those of the step to rewind to.
+        """
+        self._save_weights(model, f"replicate{replicate}-{name}")
+
+    def _save_weights(self, model, stem):
+        name = f"{stem}.weights.h5"
         beside = self.path / "checkpoints" / f"writing-{name}"
         with told(self.path / "checkpoints" / name):
             _check_room(beside, sum(map(_num_bytes, model.weights)))

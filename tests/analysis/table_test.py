@@ -80,7 +80,8 @@ def test_many_controls_get_a_table_of_their_own_in_80_columns(tmp_path):
     print_results(directory.path, console)
     text = console.file.getvalue()
     assert "…" not in text
-    assert text.count("50.00") == 1 + 1 + len(names)
+    tables, _, _ = text.partition("Too few")
+    assert tables.count("50.00") == 1 + 1 + len(names)
 
 
 def test_without_controls_there_are_no_columns_for_them():

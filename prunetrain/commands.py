@@ -16,6 +16,10 @@ COMMANDS = {
         "prunetrain.instability",
         "Tells how early the networks of a run can be rewound: a --rewind_step",
     ),
+    "report": (
+        "prunetrain.analysis.report",
+        "Draws a report of finished or unfinished runs: WORKDIR …",
+    ),
 }
 
 

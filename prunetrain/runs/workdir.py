@@ -107,7 +107,7 @@ class WorkDirectory:
         file, known = self.path / "config.json", None
         # Settings that never trained bind nobody: they may have been a mistake.
         if any((self.path / name).exists() for name in _BINDING):
-            known = _parse_json(files.read(self.path, file.name), file)
+            known = parse_json(files.read(self.path, file.name), file)
             self._write_flags(known)
             self._compare({**defaults, **known}, settings, free)
         else:
@@ -147,7 +147,7 @@ class WorkDirectory:
         file = self._environment
         if not file.exists():
             return {}
-        return _parse_json(files.read(self.path, file.name), file)
+        return parse_json(files.read(self.path, file.name), file)
 
     def record_environment(self, values):
         """Records that ground, unless it has been: it is what the run goes on with."""
@@ -172,7 +172,7 @@ class WorkDirectory:
         self._rows[row.key] = row
         if lines := self._lines.pop(row.key, None):
             with told(self.path / files.SUMS):
-                files.record(self.path, _lines_of(row.key), files.digest(lines))
+                files.record(self.path, lines_of(row.key), files.digest(lines))
         self._write("results.csv", results.as_csv(self.rows))
         with told(self.path / "checkpoints"):
             for key, folder in self._resumes().items():
@@ -208,8 +208,8 @@ class WorkDirectory:
         kept = {key: [] for key in self._rows}
         for line in found.splitlines(keepends=True):
             if line.endswith(b"\n"):
-                kept.get(_key(_parse_json(line, file), file), []).append(line)
-        sums = {_lines_of(key): files.digest(lines) for key, lines in kept.items()}
+                kept.get(_key(parse_json(line, file), file), []).append(line)
+        sums = {lines_of(key): files.digest(lines) for key, lines in kept.items()}
         files.check(self.path, sums)
         self._lines = {
             key: [_metrics_line(x) for x in _position(key, folder)["metrics"]]
@@ -256,14 +256,7 @@ class WorkDirectory:
 
     def end(self, replicate):
         """What `end_at` has recorded, `(round, why)`, or None."""
-        name = _end(replicate)
-        if not (self.path / name).exists():
-            return None
-        round, _, why = files.read(self.path, name).partition(b"\n")
-        try:
-            return int(round), why.decode().strip()
-        except ValueError as error:
-            raise files.damaged(self.path / name, error) from error
+        return read_end(self.path, replicate)
 
     def save_masks(self, replicate, round, paths, masks, branch=None):
         """Writes the masks that `round` trains under, one bit a weight.
@@ -273,14 +266,12 @@ class WorkDirectory:
             masks: boolean arrays aligned with them.
             branch: if given, those with which its training has ended.
         """
-        name = _ticket(replicate, round)
-        if branch:
-            name = name.replace("-round", f"-{branch}-end-round")
+        name = ticket(replicate, round, branch)
         self._write(name, tickets.to_bytes(paths, masks))
 
     def has_masks(self, replicate, round):
         """Whether there is a ticket of this round."""
-        return (self.path / _ticket(replicate, round)).exists()
+        return (self.path / ticket(replicate, round)).exists()
 
     def load_masks(self, replicate, round):
         """The masks that `round` trains under, a list of boolean arrays.
@@ -288,7 +279,7 @@ class WorkDirectory:
         Raises:
             InputError: the file is missing or damaged.
         """
-        name = _ticket(replicate, round)
+        name = ticket(replicate, round)
         content = files.read(self.path, name)
         try:
             return tickets.from_bytes(content)
@@ -370,7 +361,23 @@ def read_settings(path):
             f"{path} must be the work directory of a run: it has no config.json. Give "
             "the folder that the run's --workdir names"
         )
-    return _parse_json(files.read(file.parent, file.name), file)
+    return parse_json(files.read(file.parent, file.name), file)
+
+
+def read_end(path, replicate):
+    """What `end_at` has recorded in the folder, `(round, why)`, or None.
+
+    Raises:
+        InputError: the file is damaged.
+    """
+    name = _end(replicate)
+    if not (path / name).exists():
+        return None
+    round, _, why = files.read(path, name).partition(b"\n")
+    try:
+        return int(round), why.decode().strip()
+    except ValueError as error:
+        raise files.damaged(path / name, error) from error
 
 
 def as_flags(settings):
@@ -391,7 +398,7 @@ def _metrics_line(values):
     return json.dumps(values).encode() + b"\n"
 
 
-def _parse_json(text, file):
+def parse_json(text, file):
     """The JSON object in `text`."""
     try:
         values = json.loads(text)
@@ -433,14 +440,16 @@ def _before(replicate, branch, round):
     return {(replicate, "ticket", number) for number in rounds}
 
 
-def _lines_of(key):
+def lines_of(key):
     """What the lines of a training in metrics.jsonl are called in SHA256SUMS."""
     replicate, branch, round = key
     return f"metrics.jsonl:replicate{replicate}-{branch}-round{round:02d}"
 
 
-def _ticket(replicate, round):
-    return f"tickets/replicate{replicate}-round{round:02d}.npz"
+def ticket(replicate, round, branch=None):
+    """The file of the masks that a round begins with, or that a branch ends it with."""
+    end = f"-{branch}-end" if branch else ""
+    return f"tickets/replicate{replicate}{end}-round{round:02d}.npz"
 
 
 def _end(replicate):

@@ -11,7 +11,9 @@ import sys
 from prunetrain.errors import InputError
 
 # Name: module, and what it does, for --help.
-COMMANDS = {}
+COMMANDS = {
+    "merge": ("prunetrain.merge", "Joins what processes with --only have trained"),
+}
 
 
 def run(words, start):

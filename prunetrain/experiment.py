@@ -13,6 +13,7 @@ from prunetrain import config as config_lib
 from prunetrain import lab as labs
 from prunetrain import plans, training
 from prunetrain import starts as starts_lib
+from prunetrain.config import ConfigError
 from prunetrain.errors import InputError, RunError
 from prunetrain.runs import events, workers
 from prunetrain.runs import progress as displays
@@ -97,8 +98,15 @@ def open_directory(config, path=None):
     """The `WorkDirectory` of a run: `path`, or `config.workdir`, or a new one."""
     if config.tensorboard == "on":
         events.check()
+    path = path or config.workdir
+    if config.only:
+        if not path:
+            raise ConfigError(
+                "only", config.only, "needs a --workdir, which all parts have in common"
+            )
+        path = workdirs.part(path, config.only)
     return workdirs.WorkDirectory(
-        path or config.workdir,
+        path,
         config.as_dict(),
         config_lib.free_settings(),
         config_lib.Config().as_dict(),
@@ -265,7 +273,8 @@ def unfinished(config, replicate, directory):
         if directory.ends_at(replicate, round - 1):
             return
         for branch in plans.branches(config, round):
-            if not directory.row((replicate, branch, round)):
+            is_mine = plans.is_selected(config, replicate, branch)
+            if is_mine and not directory.row((replicate, branch, round)):
                 yield round, branch
 
 

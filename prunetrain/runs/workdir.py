@@ -12,6 +12,8 @@
                     …-resume/ what a training that is under way can be gone on with from
                     (see `checkpoints`)
     logs/           what worker processes that failed have written
+    parts/          folders of the same kind, each of one process that trains a part of
+                    the run (`merging` joins them); it reads the tickets of the others
     run.lock        the process that writes the folder, or did last
     SHA256SUMS      of these files as they were written (see `files`); for metrics.jsonl
                     of the lines of each finished training
@@ -34,6 +36,7 @@ import time
 from prunetrain.errors import InputError, RunError
 from prunetrain.runs import checkpoints, files, lock, results, tickets
 
+PARTS = "parts"
 _RESUME = re.compile(r"replicate(\d+)-(\w+)-round(\d+)-resume")
 # More than HDF5 writes besides, for each variable.
 _HDF5_BYTES = 1 << 13
@@ -94,6 +97,11 @@ class WorkDirectory:
                 "another --workdir"
             ) from error
         self._rows = {row.key: row for row in results.read_rows(self.path)}
+        self._rows_beside = {
+            row.key: row
+            for folder in self._beside()
+            for row in results.read_rows(folder)
+        }
         with told(self.path / "checkpoints"):
             self._tidy_checkpoints()
         self.tidy_metrics()
@@ -157,8 +165,11 @@ class WorkDirectory:
             files.write(self.path, name, content)
 
     def row(self, key):
-        """The finished row of (replicate, branch, round), or None."""
-        return self._rows.get(key)
+        """The finished row of (replicate, branch, round), or None.
+
+        In a part of a run also one that another part had as this one was opened.
+        """
+        return self._rows.get(key) or self._rows_beside.get(key)
 
     @property
     def rows(self):
@@ -248,13 +259,26 @@ class WorkDirectory:
     def end(self, replicate):
         """What `end_at` has recorded, `(round, why)`, or None."""
         name = _end(replicate)
-        if not (self.path / name).exists():
+        folder = self._folder_of(name)
+        if not folder:
             return None
-        round, _, why = files.read(self.path, name).partition(b"\n")
+        round, _, why = files.read(folder, name).partition(b"\n")
         try:
             return int(round), why.decode().strip()
         except ValueError as error:
-            raise files.damaged(self.path / name, error) from error
+            raise files.damaged(folder / name, error) from error
+
+    def _beside(self):
+        """The folders of the other parts, and that of the whole run, if this is one."""
+        if self.path.parent.name != PARTS:
+            return []
+        whole = self.path.parent.parent
+        return [whole, *(x for x in parts(whole) if x.name != self.path.name)]
+
+    def _folder_of(self, name):
+        """Where there is such a file, here or else in another part; None if nowhere."""
+        folders = (self.path, *self._beside())
+        return next((x for x in folders if (x / name).exists()), None)
 
     def save_masks(self, replicate, round, paths, masks, branch=None):
         """Writes the masks that `round` trains under, one bit a weight.
@@ -276,11 +300,17 @@ class WorkDirectory:
             InputError: the file is missing or damaged.
         """
         name = _ticket(replicate, round)
-        content = files.read(self.path, name)
+        folder = self._folder_of(name)
+        if not folder and self._beside():
+            raise InputError(
+                f"no part of the run has {name} yet. Train the ticket first, with "
+                f"--only={replicate}:ticket, or together with its controls"
+            )
+        content = files.read(folder or self.path, name)
         try:
             return tickets.from_bytes(content)
         except ValueError as error:
-            raise files.damaged(self.path / name, error) from error
+            raise files.damaged((folder or self.path) / name, error) from error
 
     def save_weights(self, model, replicate, branch, round):
         """Writes the model's weights in Keras's format (`model.load_weights`)."""
@@ -320,7 +350,8 @@ class WorkDirectory:
         """Makes each checkpoint that is found later one to go on from."""
         for key, folder in self._resumes().items():
             # Rows may be lost: what came after them is to be repeated with them.
-            if self._is_spent(key) or not self._rows.keys() >= _before(*key):
+            known = self._rows.keys() | self._rows_beside.keys()
+            if self._is_spent(key) or not known >= _before(*key):
                 checkpoints.remove(folder)
             else:
                 checkpoints.tidy(folder)
@@ -343,6 +374,16 @@ class WorkDirectory:
     def restore(self, key, state):
         """Reads the last checkpoint's state; see `checkpoints.restore`."""
         checkpoints.restore(self._resume(*key), state)
+
+
+def part(path, name):
+    """The folder of a part of the run in a folder."""
+    return pathlib.Path(path).expanduser() / PARTS / name.replace(":", "-")
+
+
+def parts(path):
+    """The folders of all parts that have begun."""
+    return sorted(x.parent for x in (path / PARTS).glob("*/config.json"))
 
 
 def as_flags(settings):
@@ -421,7 +462,7 @@ def _end(replicate):
 
 def _check_ours(path):
     """Raises InputError for a folder with files of something else."""
-    ours = ("run.lock", "config.json", "metrics.jsonl", "results.csv")
+    ours = ("run.lock", "config.json", "metrics.jsonl", "results.csv", PARTS)
     names = {file.name for file in path.iterdir()} if path.is_dir() else set()
     if names and not names.intersection(ours):
         raise InputError(

@@ -12,6 +12,7 @@ import pathlib
 from prunetrain import lab as labs
 from prunetrain import plans, training
 from prunetrain import starts as starts_lib
+from prunetrain.config import ConfigError
 from prunetrain.errors import InputError, RunError
 from prunetrain.runs import events, workers
 from prunetrain.runs import progress as displays
@@ -93,6 +94,13 @@ def open_directory(config, path=None):
     """The `WorkDirectory` of a run; see `lab.open_directory`."""
     if config.tensorboard == "on":
         events.check()
+    if config.only and not isinstance(path, workdirs.WorkDirectory):
+        path = path or config.workdir
+        if not path:
+            raise ConfigError(
+                "only", config.only, "needs a --workdir, which all parts have in common"
+            )
+        path = workdirs.part(path, config.only)
     return labs.open_directory(config, path)
 
 
@@ -255,7 +263,8 @@ def unfinished(config, replicate, directory):
         if directory.ends_at(replicate, round - 1):
             return
         for branch in plans.branches(config, round):
-            if not directory.row((replicate, branch, round)):
+            is_mine = plans.is_selected(config, replicate, branch)
+            if is_mine and not directory.row((replicate, branch, round)):
                 yield round, branch
 
 

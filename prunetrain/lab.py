@@ -166,6 +166,30 @@ def _cpu():
     return " ".join([found.get("model name") or platform.processor(), *used]).strip()
 
 
+def dense_loop(lab, dataset):
+    """A loop of the lab's training without the masking, to compare with.
+
+    It trains pruned weights too.
+    """
+    from prunetrain.core import loops
+
+    pruned = lab.pruned
+    pruned.mask_gradients, pruned.apply_masks = list, lambda: None
+    try:
+        loop = loops.make_train_loop(
+            pruned,
+            lab.optimizer,
+            lab._loss_fn,
+            *dataset.loaded().train,
+            lab.config.batch_size,
+            compile=lab.loop.mode,
+        )
+        loop(0, 1)
+    finally:
+        del pruned.mask_gradients, pruned.apply_masks
+    return loop
+
+
 class Lab:
     """What an experiment keeps on the device, built once: nothing is traced twice.
 

@@ -14,6 +14,8 @@
                     …-resume/ what a training that is under way can be gone on with from
                     (see `checkpoints`)
     logs/           what worker processes that failed have written
+    parts/          folders of the same kind, each of one process that trains a part of
+                    the run (`merging` joins them); it reads the tickets of the others
     run.lock        the process that writes the folder, or did last
     SHA256SUMS      of these files as they were written (see `files`); for metrics.jsonl
                     of the lines of each finished training
@@ -36,6 +38,7 @@ import time
 from prunetrain.errors import InputError, RunError
 from prunetrain.runs import barriers, checkpoints, files, lock, results, tickets
 
+PARTS = "parts"
 _RESUME = re.compile(r"replicate(\d+)-(\w+)-round(\d+)-resume")
 # A folder with one of these holds results of its settings.
 _BINDING = ("metrics.jsonl", "results.csv", barriers.NAME)
@@ -98,6 +101,11 @@ class WorkDirectory:
                 "another --workdir"
             ) from error
         self._rows = {row.key: row for row in results.read_rows(self.path)}
+        self._rows_beside = {
+            row.key: row
+            for folder in self._beside()
+            for row in results.read_rows(folder)
+        }
         with told(self.path / "checkpoints"):
             self._tidy_checkpoints()
         self.tidy_metrics()
@@ -159,8 +167,11 @@ class WorkDirectory:
             files.write(self.path, name, content)
 
     def row(self, key):
-        """The finished row of (replicate, branch, round), or None."""
-        return self._rows.get(key)
+        """The finished row of (replicate, branch, round), or None.
+
+        In a part of a run also one that another part had as this one was opened.
+        """
+        return self._rows.get(key) or self._rows_beside.get(key)
 
     @property
     def rows(self):
@@ -256,7 +267,20 @@ class WorkDirectory:
 
     def end(self, replicate):
         """What `end_at` has recorded, `(round, why)`, or None."""
-        return read_end(self.path, replicate)
+        folder = self._folder_of(_end(replicate))
+        return read_end(folder, replicate) if folder else None
+
+    def _beside(self):
+        """The folders of the other parts, and that of the whole run, if this is one."""
+        if self.path.parent.name != PARTS:
+            return []
+        whole = self.path.parent.parent
+        return [whole, *(x for x in parts(whole) if x.name != self.path.name)]
+
+    def _folder_of(self, name):
+        """Where there is such a file, here or else in another part; None if nowhere."""
+        folders = (self.path, *self._beside())
+        return next((x for x in folders if (x / name).exists()), None)
 
     def save_masks(self, replicate, round, paths, masks, branch=None):
         """Writes the masks that `round` trains under, one bit a weight.
@@ -280,11 +304,17 @@ class WorkDirectory:
             InputError: the file is missing or damaged.
         """
         name = ticket(replicate, round)
-        content = files.read(self.path, name)
+        folder = self._folder_of(name)
+        if not folder and self._beside():
+            raise InputError(
+                f"no part of the run has {name} yet. Train the ticket first, with "
+                f"--only={replicate}:ticket, or together with its controls"
+            )
+        content = files.read(folder or self.path, name)
         try:
             return tickets.from_bytes(content)
         except ValueError as error:
-            raise files.damaged(self.path / name, error) from error
+            raise files.damaged((folder or self.path) / name, error) from error
 
     def save_weights(self, model, replicate, branch, round):
         """Writes the model's weights in Keras's format (`model.load_weights`)."""
@@ -324,7 +354,8 @@ class WorkDirectory:
         """Makes each checkpoint that is found later one to go on from."""
         for key, folder in self._resumes().items():
             # Rows may be lost: what came after them is to be repeated with them.
-            if self._is_spent(key) or not self._rows.keys() >= _before(*key):
+            known = self._rows.keys() | self._rows_beside.keys()
+            if self._is_spent(key) or not known >= _before(*key):
                 checkpoints.remove(folder)
             else:
                 checkpoints.tidy(folder)
@@ -378,6 +409,16 @@ def read_end(path, replicate):
         return int(round), why.decode().strip()
     except ValueError as error:
         raise files.damaged(path / name, error) from error
+
+
+def part(path, name):
+    """The folder of a part of the run in a folder."""
+    return pathlib.Path(path).expanduser() / PARTS / name.replace(":", "-")
+
+
+def parts(path):
+    """The folders of all parts that have begun."""
+    return sorted(x.parent for x in (path / PARTS).glob("*/config.json"))
 
 
 def as_flags(settings):
@@ -458,7 +499,7 @@ def _end(replicate):
 
 def _check_ours(path):
     """Raises InputError for a folder with files of something else."""
-    ours = ("run.lock", "config.json", "metrics.jsonl", "results.csv")
+    ours = ("run.lock", "config.json", "metrics.jsonl", "results.csv", PARTS)
     names = {file.name for file in path.iterdir()} if path.is_dir() else set()
     if names and not names.intersection(ours):
         raise InputError(

@@ -16,6 +16,7 @@ from prunetrain.config import ConfigError
 from prunetrain.errors import InputError, RunError
 from prunetrain.runs import events, workers
 from prunetrain.runs import progress as displays
+from prunetrain.runs import workdir as workdirs
 
 
 @dataclasses.dataclass(frozen=True)

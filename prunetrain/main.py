@@ -28,6 +28,7 @@ from absl import flags
 
 from prunetrain import (
     analysis,
+    check_device,
     commands,
     dry_run,
     experiment,
@@ -49,6 +50,12 @@ Usage: python -m prunetrain.main [--flagfile=FILE] [--flag=value ...]
 Try it: python -m prunetrain.main --train_steps=1000 --rounds=3 --controls=reinit
 """
 _MOST_CHARACTERS = 2000
+# What takes the place of the run, and what it does.
+_INSTEAD = {
+    "dry_run": "Tells what it would prune and how long it would take; writes nothing.",
+    "check_device": "Runs some steps and tells whether the device is used as it should "
+    "be, in lines to send with a bug report; writes nothing.",
+}
 
 
 def main(argv=None):
@@ -62,13 +69,17 @@ def main(argv=None):
         if {"--help", "-h", "-help", "--helpfull", "--helpshort"} & set(argv[1:]):
             print(help_text())
             return 0
-        argv, dry = _without_dry_run(argv)
+        argv, instead = _without_instead(argv)
         config = parse(argv)
         _check_backend()
-        if dry:
+        if instead == "dry_run":
             _start_quietly()
             dry_run.print_forecast(config)
             return 0
+        if instead == "check_device":
+            with check_device.dumped_programs() as programs:
+                _start_quietly()
+                return 0 if check_device.print_check(config, programs) else 1
         directory = experiment.open_directory(config)
         flagfile = directory.path / "flags.txt"
         to_go_on = (
@@ -113,13 +124,17 @@ def console():
     sys.exit(main())
 
 
-def _without_dry_run(argv):
-    """The command line without --dry_run, and whether it was there."""
-    rest = [argv[0], *(word for word in argv[1:] if word != "--dry_run")]
-    for word in rest:
-        if re.fullmatch("--?(no)?dry_?run(=.*)?", word):
-            raise InputError(f"--dry_run takes no value. Received: {word}")
-    return rest, len(rest) < len(argv)
+def _without_instead(argv):
+    """The command line without what stands for something else than a run, and that."""
+    found = [word[2:] for word in argv[1:] if word in [f"--{x}" for x in _INSTEAD]]
+    rest = [argv[0], *(word for word in argv[1:] if word[2:] not in found)]
+    for name in _INSTEAD:
+        for word in rest:
+            if re.fullmatch(f"--?(no)?{name.replace('_', '_?')}(=.*)?", word):
+                raise InputError(f"--{name} takes no value. Received: {word}")
+    if len(set(found)) > 1:
+        raise InputError(f"{' and '.join(f'--{x}' for x in found)} exclude each other")
+    return rest, found[0] if found else ""
 
 
 def parse(argv):
@@ -208,9 +223,10 @@ def help_text():
         lines.extend(_choice_lines(meta["choices"] or {}, wrap))
     lines.append(
         "Files:\n  --flagfile=FILE\n      Reads flags from a file, one a line; in it, "
-        "FILE counts from its folder.\nInstead of the run:\n  --dry_run\n      "
-        "Tells what it would prune and how long it would take; writes nothing."
+        "FILE counts from its folder.\nInstead of the run:"
     )
+    for name, what in _INSTEAD.items():
+        lines += [f"  --{name}", *wrap.wrap(what)]
     for name, (_, what) in commands.COMMANDS.items():
         lines.append(f"  prunetrain {name} …\n      {what}.")
     return "\n".join(lines)
@@ -239,7 +255,12 @@ def _check_backend():
 
 
 def _start_quietly():
-    """Loads TensorFlow, and keeps what it writes off the screen unless it fails."""
+    """Loads TensorFlow, and keeps what it writes off the screen unless it fails.
+
+    Raises:
+        InputError: another backend is asked for.
+    """
+    _check_backend()
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     sys.stderr.flush()
     screen = os.dup(2)

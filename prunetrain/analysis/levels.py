@@ -75,11 +75,6 @@ def measure(rows):
     return "loss" if any(row.test_accuracy is None for row in rows) else "accuracy"
 
 
-def control_of(branch):
-    """The branch without the number of its draw: reinit_2 is one of reinit."""
-    return re.sub("_[0-9]+$", "", branch)
-
-
 def _level(round, branch, rows):
     def mean(name):
         return statistics.fmean(getattr(row, name) for row in rows)

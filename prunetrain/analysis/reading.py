@@ -14,9 +14,10 @@ import numpy as np
 
 from prunetrain import build, config, experiment, lab
 from prunetrain.analysis import levels as levels_lib
+from prunetrain.analysis import verdict
 from prunetrain.errors import InputError, told
 from prunetrain.registry import is_import_path
-from prunetrain.runs import files, results, tickets
+from prunetrain.runs import barriers, files, results, tickets
 from prunetrain.runs import workdir as workdirs
 
 # Frankle & Carbin 2019, figure 3.
@@ -49,6 +50,7 @@ class Run:
         settings: dict of the settings, {} if they cannot be read.
         config: `Config` of them, or None.
         rows: finished trainings, `results.Row`s.
+        barriers: pairs of children, `runs.barriers.Row`s.
         metrics: the lines of metrics.jsonl, dicts.
         environment: dict.
         problems: lines about what is missing or damaged.
@@ -71,6 +73,7 @@ class Run:
         self.config = self._config()
         self.environment = self._json("environment.json")
         self.rows = self._tried(lambda: results.read_rows(self.path), [])
+        self.barriers = self._tried(lambda: barriers.read_rows(self.path), [])
         self._by_key = {row.key: row for row in self.rows}
         self.metrics = self._metrics()
         self._check_rows()
@@ -83,6 +86,11 @@ class Run:
         """Whether it was recorded that the replicate has no round after that one."""
         end = self._end(replicate)
         return end is not None and end[0] == round
+
+    @property
+    def verdict(self):
+        """The `verdict.Verdict` on the run."""
+        return verdict.of(self.rows, self.settings.get("prune_at", "end"))
 
     @property
     def replicates(self):

@@ -14,7 +14,7 @@ import pathlib
 
 from prunetrain import commands
 from prunetrain.analysis import levels as levels_lib
-from prunetrain.analysis import reading, verdict
+from prunetrain.analysis import reading
 from prunetrain.errors import InputError
 from prunetrain.runs import files
 from prunetrain.runs import workdir as workdirs
@@ -60,7 +60,7 @@ def command(words, start):
     for run in runs:
         for problem in run.problems:
             print(f"{run.name}: {problem}")
-        for line in _verdict(run):
+        for line in run.verdict.lines:
             print(f"{run.name}: {line}" if len(runs) > 1 else line)
     print(file)
 
@@ -115,14 +115,8 @@ def _head(runs, page):
         blocks.append(page.Lines("problems", ["Missing or damaged:", *problems]))
     for run in runs:
         named = [run.name] if several else []
-        blocks.append(page.Lines("verdict", [*named, *_verdict(run)]))
+        blocks.append(page.Lines("verdict", [*named, *run.verdict.lines]))
     return blocks
-
-
-def _verdict(run):
-    """The verdict's lines."""
-    prune_at = run.config.prune_at if run.config else "end"
-    return verdict.of(run.rows, prune_at).lines
 
 
 def described(run):

@@ -5,6 +5,8 @@
     environment.json  versions, devices and compile mode that the run began with
     metrics.jsonl   one line per evaluation
     results.csv     one row per replicate × branch × round
+    instability.csv  one row per replicate × round × step (see `barriers`), if the
+                    command that makes it was given
     tickets/        the masks that a round trains under, one file per replicate × round;
                     replicate<n>-ends.txt if there was nothing left to prune
     checkpoints/    the weights at the end of each training, those of a replicate at
@@ -12,6 +14,8 @@
                     …-resume/ what a training that is under way can be gone on with from
                     (see `checkpoints`)
     logs/           what worker processes that failed have written
+    parts/          folders of the same kind, each of one process that trains a part of
+                    the run (`merging` joins them); it reads the tickets of the others
     run.lock        the process that writes the folder, or did last
     SHA256SUMS      of these files as they were written (see `files`); for metrics.jsonl
                     of the lines of each finished training
@@ -32,9 +36,12 @@ import re
 import time
 
 from prunetrain.errors import InputError, RunError
-from prunetrain.runs import checkpoints, files, lock, results, tickets
+from prunetrain.runs import barriers, checkpoints, files, lock, results, tickets
 
+PARTS = "parts"
 _RESUME = re.compile(r"replicate(\d+)-(\w+)-round(\d+)-resume")
+# A folder with one of these holds results of its settings.
+_BINDING = ("metrics.jsonl", "results.csv", barriers.NAME)
 # More than HDF5 writes besides, for each variable.
 _HDF5_BYTES = 1 << 13
 _ZEROS = bytes(1 << 16)
@@ -94,6 +101,11 @@ class WorkDirectory:
                 "another --workdir"
             ) from error
         self._rows = {row.key: row for row in results.read_rows(self.path)}
+        self._rows_beside = {
+            row.key: row
+            for folder in self._beside()
+            for row in results.read_rows(folder)
+        }
         with told(self.path / "checkpoints"):
             self._tidy_checkpoints()
         self.tidy_metrics()
@@ -102,9 +114,7 @@ class WorkDirectory:
         """Writes the settings, or compares them with those that are there."""
         file, known = self.path / "config.json", None
         # Settings that never trained bind nobody: they may have been a mistake.
-        if any(
-            (self.path / name).exists() for name in ("metrics.jsonl", "results.csv")
-        ):
+        if any((self.path / name).exists() for name in _BINDING):
             known = parse_json(files.read(self.path, file.name), file)
             self._write_flags(known)
             self._compare({**defaults, **known}, settings, free)
@@ -157,8 +167,11 @@ class WorkDirectory:
             files.write(self.path, name, content)
 
     def row(self, key):
-        """The finished row of (replicate, branch, round), or None."""
-        return self._rows.get(key)
+        """The finished row of (replicate, branch, round), or None.
+
+        In a part of a run also one that another part had as this one was opened.
+        """
+        return self._rows.get(key) or self._rows_beside.get(key)
 
     @property
     def rows(self):
@@ -232,6 +245,13 @@ class WorkDirectory:
             files.sync(self.path)
             files.compact(self.path, sums)
 
+    def write_barriers(self, rows):
+        """Writes instability.csv, with a single sum on record: nothing compares it."""
+        content = barriers.as_csv(rows)
+        self._write(barriers.NAME, content)
+        with told(self.path / files.SUMS):
+            files.compact(self.path, {barriers.NAME: files.digest([content.encode()])})
+
     def log(self, replicate):
         """The file for what a worker process writes while it trains `replicate`."""
         return self.path / "logs" / f"replicate{replicate}.log"
@@ -247,7 +267,20 @@ class WorkDirectory:
 
     def end(self, replicate):
         """What `end_at` has recorded, `(round, why)`, or None."""
-        return read_end(self.path, replicate)
+        folder = self._folder_of(_end(replicate))
+        return read_end(folder, replicate) if folder else None
+
+    def _beside(self):
+        """The folders of the other parts, and that of the whole run, if this is one."""
+        if self.path.parent.name != PARTS:
+            return []
+        whole = self.path.parent.parent
+        return [whole, *(x for x in parts(whole) if x.name != self.path.name)]
+
+    def _folder_of(self, name):
+        """Where there is such a file, here or else in another part; None if nowhere."""
+        folders = (self.path, *self._beside())
+        return next((x for x in folders if (x / name).exists()), None)
 
     def save_masks(self, replicate, round, paths, masks, branch=None):
         """Writes the masks that `round` trains under, one bit a weight.
@@ -260,6 +293,10 @@ class WorkDirectory:
         name = ticket(replicate, round, branch)
         self._write(name, tickets.to_bytes(paths, masks))
 
+    def has_masks(self, replicate, round):
+        """Whether there is a ticket of this round."""
+        return (self.path / ticket(replicate, round)).exists()
+
     def load_masks(self, replicate, round):
         """The masks that `round` trains under, a list of boolean arrays.
 
@@ -267,11 +304,17 @@ class WorkDirectory:
             InputError: the file is missing or damaged.
         """
         name = ticket(replicate, round)
-        content = files.read(self.path, name)
+        folder = self._folder_of(name)
+        if not folder and self._beside():
+            raise InputError(
+                f"no part of the run has {name} yet. Train the ticket first, with "
+                f"--only={replicate}:ticket, or together with its controls"
+            )
+        content = files.read(folder or self.path, name)
         try:
             return tickets.from_bytes(content)
         except ValueError as error:
-            raise files.damaged(self.path / name, error) from error
+            raise files.damaged((folder or self.path) / name, error) from error
 
     def save_weights(self, model, replicate, branch, round):
         """Writes the model's weights in Keras's format (`model.load_weights`)."""
@@ -311,7 +354,8 @@ class WorkDirectory:
         """Makes each checkpoint that is found later one to go on from."""
         for key, folder in self._resumes().items():
             # Rows may be lost: what came after them is to be repeated with them.
-            if self._is_spent(key) or not self._rows.keys() >= _before(*key):
+            known = self._rows.keys() | self._rows_beside.keys()
+            if self._is_spent(key) or not known >= _before(*key):
                 checkpoints.remove(folder)
             else:
                 checkpoints.tidy(folder)
@@ -336,6 +380,21 @@ class WorkDirectory:
         checkpoints.restore(self._resume(*key), state)
 
 
+def read_settings(path):
+    """The settings of the run in a folder: a dict, as config.json has them.
+
+    Raises:
+        InputError: there is no run in it, or the file is damaged.
+    """
+    file = pathlib.Path(path) / "config.json"
+    if not file.is_file():
+        raise InputError(
+            f"{path} must be the work directory of a run: it has no config.json. Give "
+            "the folder that the run's --workdir names"
+        )
+    return parse_json(files.read(file.parent, file.name), file)
+
+
 def read_end(path, replicate):
     """What `end_at` has recorded in the folder, `(round, why)`, or None.
 
@@ -350,6 +409,16 @@ def read_end(path, replicate):
         return int(round), why.decode().strip()
     except ValueError as error:
         raise files.damaged(path / name, error) from error
+
+
+def part(path, name):
+    """The folder of a part of the run in a folder."""
+    return pathlib.Path(path).expanduser() / PARTS / name.replace(":", "-")
+
+
+def parts(path):
+    """The folders of all parts that have begun."""
+    return sorted(x.parent for x in (path / PARTS).glob("*/config.json"))
 
 
 def as_flags(settings):
@@ -430,7 +499,7 @@ def _end(replicate):
 
 def _check_ours(path):
     """Raises InputError for a folder with files of something else."""
-    ours = ("run.lock", "config.json", "metrics.jsonl", "results.csv")
+    ours = ("run.lock", "config.json", "metrics.jsonl", "results.csv", PARTS)
     names = {file.name for file in path.iterdir()} if path.is_dir() else set()
     if names and not names.intersection(ours):
         raise InputError(

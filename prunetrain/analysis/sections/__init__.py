@@ -5,16 +5,21 @@ it does not apply. What it lacks it says in a `page.Missing`, and shows the rest
 one, write the function in a module here and name it in SECTIONS.
 """
 
-from prunetrain.analysis.sections import costs, masks, outcomes, settings
+from prunetrain.analysis.sections import costs, masks, outcomes, settings, tickets
 
 SECTIONS = [
     outcomes.accuracy,
     outcomes.early_stop,
     outcomes.training,
     outcomes.pruning,
+    tickets.against,
     masks.layers,
+    tickets.effective,
     masks.initial_weights,
     masks.input_pixels,
+    tickets.moved,
+    tickets.alike,
+    tickets.instability,
     outcomes.table,
     costs.costs,
     settings.settings,

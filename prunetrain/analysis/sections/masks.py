@@ -172,7 +172,9 @@ def _initial_weights(run):
     for replicate in run.replicates:
         kernels = run.kernels(f"replicate{replicate}-initial.weights.h5")
         for round in run.chosen if kernels else ():
-            pairs = run.masks(replicate, round) or []
+            is_there = replicate in run.finished(round)
+            pairs = run.masks(replicate, round) if is_there else None
+            pairs = pairs or []
             fits = [m.shape for _, m in pairs] == [k.shape for k in kernels]
             for kernel, (path, mask) in (
                 zip(kernels, pairs, strict=True) if fits else ()

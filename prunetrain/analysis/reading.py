@@ -93,6 +93,12 @@ class Run:
         return verdict.of(self.rows, self.settings.get("prune_at", "end"))
 
     @property
+    def evaluations(self):
+        """The lines of metrics.jsonl that are of finished trainings."""
+        names = ("replicate", "branch", "round")
+        return [x for x in self.metrics if self.row(tuple(x[n] for n in names))]
+
+    @property
     def replicates(self):
         """The replicates of which a training is finished."""
         return sorted({row.replicate for row in self.rows})

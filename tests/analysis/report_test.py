@@ -338,6 +338,26 @@ def test_training_shows_the_test_where_it_was_logged(copied):
     assert dense.get_ydata()[:2].tolist() == [20, 60]
 
 
+def test_trainings_that_are_not_finished_count_in_no_figure(copied):
+    # Their evaluations stay in metrics.jsonl.
+    save(copied, [r for r in results.read_rows(copied) if r.replicate == 0])
+    found = of(copied)
+    lines = [x for x in evaluations(copied) if not x["replicate"]]
+    dense, once = (
+        100 * x["accuracy"]
+        for x in lines
+        if (x["branch"], x["split"], x["phase"]) == ("ticket", "validation", "end")
+        and x["round"] < 2
+    )
+    along, again = (
+        picture(found[title]).figure.axes[0]
+        for title in ("Accuracy along training", TITLES[3])
+    )
+    (line,) = (x for x in along.get_lines() if x.get_label() == "100 %")
+    assert line.get_ydata()[-1] == pytest.approx(dense)
+    assert series(again)["trained again"][0, 1] == pytest.approx(once)
+
+
 def test_accuracy_is_shown_before_pruning_after_it_and_after_training(whole, finished):
     section = whole["What pruning costs and training wins back"]
     figure = picture(section).figure

@@ -244,13 +244,15 @@ def _draw_points(axes, points, style, label, scale):
 
 
 def _has_tests(run):
-    return any((x["split"], x["phase"]) == ("test", "training") for x in run.metrics)
+    return any(
+        (x["split"], x["phase"]) == ("test", "training") for x in run.evaluations
+    )
 
 
 def _along(run, split, measure):
     """`{(round, branch): {step: [value, …]}}` along training, at the chosen levels."""
     found, chosen = {}, run.chosen
-    for line in run.metrics:
+    for line in run.evaluations:
         value = line.get(measure)
         if (
             line["split"] == split
@@ -306,7 +308,7 @@ def _share_range(panels):
 def _pruned(run, measure):
     """`(round, weights remaining %, Spreads by moment)` of each pruning on record."""
     found = {}
-    for line in run.metrics:
+    for line in run.evaluations:
         if (line["branch"], line["split"]) == ("ticket", "validation"):
             key = line["round"], line["phase"]
             found.setdefault(key, []).append(line.get(measure))

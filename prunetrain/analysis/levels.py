@@ -70,6 +70,11 @@ def grouped(rows):
     return {(key[0], key[2]): groups[key] for key in sorted(groups)}
 
 
+def control_of(branch):
+    """What a branch is a draw of: reinit_2 is the second of reinit."""
+    return re.sub("_[0-9]+$", "", branch)
+
+
 def measure(rows):
     """What rows are compared by: "accuracy", or "loss" if a task has none."""
     return "loss" if any(row.test_accuracy is None for row in rows) else "accuracy"

@@ -15,6 +15,7 @@ if __name__ == "__main__":
 
 import contextlib
 import dataclasses
+import functools
 import io
 import os
 import re
@@ -33,6 +34,7 @@ from prunetrain import (
     experiment,
     flagfiles,
     registry,
+    strategies,
 )
 from prunetrain import config as config_lib
 from prunetrain.config import Config, ConfigError
@@ -65,10 +67,14 @@ def main(argv=None):
         argv, dry = _without_dry_run(argv)
         config = parse(argv)
         _check_backend()
+        start = functools.partial(_start_quietly, config.strategy)
         if dry:
-            _start_quietly()
+            start()
             dry_run.print_forecast(config)
             return 0
+        if strategies.follows(config.strategy):
+            # What stands in the folder is settled by the first worker, which then joins.
+            start()
         directory = experiment.open_directory(config)
         flagfile = directory.path / "flags.txt"
         to_go_on = (
@@ -78,8 +84,9 @@ def main(argv=None):
         )
         where = f"all settings and results: {directory.path}"
         print(f"{_described(config)}; {where}", flush=True)
-        experiment.run(config, directory, start=_start_quietly)
-        analysis.print_results(directory.path)
+        experiment.run(config, directory, start=start)
+        if not strategies.follows(config.strategy):
+            analysis.print_results(directory.path)
         return 0
     except ConfigError as error:
         return _fail(2, f"--{error.field}={error.received}: {error.rule}. {see}")
@@ -238,7 +245,7 @@ def _check_backend():
         )
 
 
-def _start_quietly():
+def _start_quietly(strategy="none"):
     """Loads TensorFlow, and keeps what it writes off the screen unless it fails."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     sys.stderr.flush()
@@ -248,7 +255,9 @@ def _start_quietly():
         try:
             import tensorflow as tf
 
-            # The devices are looked for at first use, with messages of their own.
+            # What devices there are has to be said before they are looked for.
+            strategies.make(strategy)
+            # That is done at first use, with messages of their own.
             tf.config.list_logical_devices()
         except Exception:
             file.seek(0)

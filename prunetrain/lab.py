@@ -7,6 +7,7 @@ workers does without.
 import dataclasses
 import pathlib
 import platform
+import signal
 import time
 import warnings
 
@@ -209,9 +210,25 @@ class Lab:
         self.state = tf.train.Checkpoint(variables=self._variables())
         # What is added to a training's step for the place in the order of the data.
         self.data_offset = 0
-        self.clock = time.monotonic
+        self.clock = self._clock
         # The first dispatches are short: how long a step takes is not known yet.
         self._steps_in_time = 1
+
+    def _clock(self):
+        """Seconds. Workers in step decide alike, by the first one's clock."""
+        (now,) = self.loop.places.chiefs([np.float64(time.monotonic())])
+        return float(now)
+
+    def stops(self, stop):
+        """Whether a signal has come, to this process or to one it is in step with.
+
+        Args:
+            stop: `signals.Stop`, of which it is noted.
+        """
+        (number,) = self.loop.places.sum_now([np.int32(stop.number or 0)])
+        if number and not stop:
+            stop.number = signal.SIGTERM
+        return bool(stop)
 
     def _build_loops(self, dataset, compile, stream):
         """Builds the loops, and tries them before anything is written."""

@@ -82,8 +82,9 @@ def main(argv=None):
             f"--flagfile={shlex.quote(str(flagfile))} "
             f"--workdir={shlex.quote(str(directory.path))}"
         )
-        where = f"all settings and results: {directory.path}"
-        print(f"{_described(config)}; {where}", flush=True)
+        if not strategies.follows(config.strategy):
+            where = f"all settings and results: {directory.path}"
+            print(f"{_described(config)}; {where}", flush=True)
         experiment.run(config, directory, start=start)
         if not strategies.follows(config.strategy):
             analysis.print_results(directory.path)

@@ -16,9 +16,6 @@ from prunetrain.registry import Registry
 
 STRATEGIES = Registry("strategy")
 MULTIWORKER = "multiworker"
-# A worker that does not answer is given up after as many seconds, tried three times.
-_CHECK_EVERY_SECONDS = 10
-_ANSWER_SECONDS = 5
 
 
 @STRATEGIES.register("none")
@@ -76,6 +73,8 @@ def multiworker():
     """On the devices of all machines that TF_CONFIG names, one process each."""
     cluster()
     strategy = tf.distribute.MultiWorkerMirroredStrategy()
+    # Here they wait for each other.
+    strategy.reduce(tf.distribute.ReduceOp.SUM, tf.ones([]), axis=None)
     return strategy
 
 
@@ -149,12 +148,22 @@ def told(name):
     if name != MULTIWORKER:
         yield
         return
-    lost = tf.errors.UnavailableError, tf.errors.AbortedError
     try:
         yield
-    except (*lost, tf.errors.DeadlineExceededError, tf.errors.CancelledError) as error:
+    except Exception as error:
+        # TensorFlow is not loaded before it is needed.
+        lost = "Unavailable", "Aborted", "DeadlineExceeded", "Cancelled", "Internal"
+        if not isinstance(error, tuple(getattr(tf.errors, f"{x}Error") for x in lost)):
+            raise
         raise RunError(
             "another worker of the cluster has ended or cannot be reached "
-            f"({error.message.strip().splitlines()[0]}). Start all workers anew with "
-            "the same command: they go on from the last checkpoint"
+            f"({_reason(error)}). Start all workers anew with the same command: they "
+            "go on from the last checkpoint"
         ) from error
+
+
+def _reason(error):
+    """The line of TensorFlow's report that says what happened."""
+    lines = [line.strip() for line in error.message.splitlines() if line.strip()]
+    told = [line for line in lines if line.startswith("Collective ops is aborted by")]
+    return (told or lines or [type(error).__name__])[0]

@@ -69,8 +69,12 @@ class OneDevice:
         """The sums over all workers."""
         return sums
 
+    def sum_now(self, values):
+        """The sums over all workers, called eagerly."""
+        return values
+
     def chiefs(self, values):
-        """Tensors as the first worker has them."""
+        """Values as the first worker has them, called eagerly."""
         return values
 
 
@@ -104,6 +108,8 @@ class Replicas:
             for one in (optimizer, pruned_model.inner(optimizer)):
                 # Within `on` it has to do with one device only.
                 one._distribution_strategy = tf.distribute.get_strategy()
+        # Eagerly, devices that wait for each other would come one after the other.
+        self._sum_now = tracing.unwarned(tf.function(self.total))
         self._lists = [] if mask_update is None else [mask_update.variables]
         self._check_variables()
 
@@ -338,19 +344,19 @@ class Replicas:
         values = [tuple(sums), *zeros * (len(self._devices) - 1)]
         return self._reduced(tf.distribute.ReduceOp.SUM, values)[0]
 
+    def sum_now(self, values):
+        """The sums over all workers, called eagerly; they wait for each other here."""
+        return values if self.num_workers == 1 else self._sum_now(tuple(values))
+
     def chiefs(self, values):
-        """Tensors as the first worker has them."""
+        """Values as the first worker has them, called eagerly."""
         if self.num_workers == 1:
             return values
         mine = [tf.convert_to_tensor(value) for value in values]
-        whole = [tf.cast(x, tf.int32) if x.dtype == tf.bool else x for x in mine]
-        whole = whole if self._worker == 0 else [tf.zeros_like(x) for x in whole]
-        chiefs = self._total(tuple(whole))
-        return [tf.cast(x, y.dtype) for x, y in zip(chiefs, mine, strict=True)]
-
-    def _total(self, values):
-        # Not eagerly: devices that wait for each other would come one after the other.
-        return tracing.unwarned(tf.function(self.total))(values)
+        sent = [tf.cast(x, tf.int32) if x.dtype == tf.bool else x for x in mine]
+        sent = sent if self._worker == 0 else [tf.zeros_like(x) for x in sent]
+        received = self.sum_now(sent)
+        return [tf.cast(x, y.dtype) for x, y in zip(received, mine, strict=True)]
 
 
 def _as_it_is(function):

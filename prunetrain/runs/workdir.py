@@ -345,6 +345,11 @@ class WorkDirectory:
         checkpoints.restore(self._resume(*key), state)
 
 
+def read_settings(path):
+    """The settings in the config.json of a work directory."""
+    return _parse_json(files.read(path, "config.json"), path / "config.json")
+
+
 def as_flags(settings):
     """Settings as the lines of a flagfile."""
     lines = (

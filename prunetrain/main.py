@@ -73,7 +73,7 @@ def main(argv=None):
             dry_run.print_forecast(config)
             return 0
         if strategies.follows(config.strategy):
-            # What stands in the folder is settled by the first worker, which then joins.
+            # The first worker settles what stands in the folder, and then joins.
             start()
         directory = experiment.open_directory(config)
         flagfile = directory.path / "flags.txt"
@@ -248,7 +248,9 @@ def _check_backend():
 
 def _start_quietly(strategy="none"):
     """Loads TensorFlow, and keeps what it writes off the screen unless it fails."""
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    # TensorFlow tells the loss of a worker several times over; so does what is raised.
+    level = "3" if strategy == strategies.MULTIWORKER else "2"
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", level)
     sys.stderr.flush()
     screen = os.dup(2)
     with tempfile.TemporaryFile() as file:

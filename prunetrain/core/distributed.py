@@ -123,8 +123,8 @@ class Replicas:
         for variable in self._held():
             if not isinstance(variable, tf.distribute.DistributedValues):
                 raise ValueError(
-                    "model, PrunedModel and what changes its masks must be created "
-                    "under the scope of the `strategy`. Received: a variable "
+                    "model, PrunedModel, optimizer and what changes the masks must be "
+                    "created under the scope of the `strategy`. Received: a variable "
                     f"{variable.name!r} that was not"
                 )
 
@@ -225,7 +225,9 @@ class Replicas:
                         pruned, optimizer, loss_fn, x, y
                     )
                 # What looks up rows of a matrix has gradients of these rows only.
-                found = [None if g is None else tf.convert_to_tensor(g) for g in gradients]
+                found = [
+                    None if g is None else tf.convert_to_tensor(g) for g in gradients
+                ]
                 return [loss, *(v.value for v in averages)], found
 
             return gradients
@@ -254,7 +256,7 @@ class Replicas:
         return _as_it_is(step)
 
     def _of_part(self, loss_fn):
-        """The mean of sums over parts is not the sum: that is as many times as large."""
+        """A loss whose mean over the parts is that of the whole, though it is a sum."""
         if getattr(loss_fn, "reduction", None) != "sum":
             return loss_fn
         return lambda y, outputs: loss_fn(y, outputs) * self.num_replicas

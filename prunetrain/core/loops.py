@@ -60,8 +60,8 @@ def make_train_loop(
         mask_update: a `core.mask_updates.MaskUpdate`, which changes the masks at some
             of the steps; `prunetrain.pruning.dynamic` makes them.
         strategy: a synchronous `tf.distribute.Strategy`, under whose scope the model,
-            `pruned` and `mask_update` were made: each of its devices takes an equal
-            part of every batch. Call what is returned outside of the scope.
+            `pruned`, `optimizer` and `mask_update` were made: each of its devices takes
+            an equal part of every batch. Use what is returned outside of the scope.
 
     Returns:
         A `TrainLoop`: call it with `(first_step, num_steps)`, get the mean loss.

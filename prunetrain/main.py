@@ -69,6 +69,7 @@ def main(argv=None):
         _check_backend()
         start = functools.partial(_start_quietly, config.strategy)
         if dry:
+            _check_one_process(config)
             start()
             dry_run.print_forecast(config)
             return 0
@@ -237,6 +238,14 @@ def _choice_lines(choices, wrap):
     ]
 
 
+def _check_one_process(config):
+    if config.strategy == strategies.MULTIWORKER:
+        raise InputError(
+            "--dry_run tells of one process, --strategy=multiworker has several. Leave "
+            "one of the two out"
+        )
+
+
 def _check_backend():
     backend = os.environ.setdefault("KERAS_BACKEND", "tensorflow")
     if backend != "tensorflow":
@@ -262,6 +271,8 @@ def _start_quietly(strategy="none"):
             strategies.make(strategy)
             # That is done at first use, with messages of their own.
             tf.config.list_logical_devices()
+        except InputError:
+            raise
         except Exception:
             file.seek(0)
             os.write(screen, file.read())

@@ -91,7 +91,7 @@ def tpu():
         ) from error
 
 
-@functools.lru_cache(maxsize=1)
+@functools.cache
 def make(name):
     """The strategy of that name, the same one at each call; None for one device.
 

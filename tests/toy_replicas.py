@@ -20,7 +20,8 @@ import tensorflow as tf
 import prunetrain as pt
 from prunetrain.core import distributed
 from prunetrain.core import mask_updates as updates
-from prunetrain.pruning import dynamic, schedules
+from prunetrain.pruning import dynamic, prune, schedules
+from prunetrain.pruning.criteria import CRITERIA
 from tests import toys
 
 MODES = toys.MODES
@@ -326,6 +327,37 @@ def mask_updates():
         f"{name} {mode}": compared(2, prune=False, mode=mode, update=make)
         for name, make in MASK_UPDATES.items()
         for mode in ("xla", "graph")
+    }
+
+
+@case
+def criteria():
+    """How many weights each criterion prunes otherwise on two devices than on one."""
+    return {name: _differences(name) for name in CRITERIA}
+
+
+def _differences(criterion):
+    found = []
+    for count in (1, 2):
+        trained = Trained(count)
+        initial = [tf.constant(kernel.value) for kernel in trained.pruned.kernels]
+        trained.loop(0, 5)
+        with trained.loop.places.on(0):
+            masks = prune.new_masks(
+                *(trained.pruned, 0.4),
+                criterion=criterion,
+                initial=initial,
+                data=list(trained.loop.batches(2)),
+                loss_fn=toys.cross_entropy(),
+                seed=1,
+            )
+        trained.pruned.set_masks(masks)
+        found.append([mask.numpy() for mask in trained.pruned.masks])
+    pairs = zip(*found, strict=True)
+    return {
+        "differ": sum(int((one != two).sum()) for one, two in pairs),
+        "pruned": trained.pruned.sparsity(),
+        "copies": trained.same_everywhere(),
     }
 
 

@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from prunetrain.pruning import criteria
 from tests import tiny, toy_replicas
 
 QUICK = ("cell", "refusals")
@@ -133,6 +134,15 @@ def test_evaluation_counts_every_example_once(found):
 @pytest.mark.parametrize("name", toy_replicas.MASK_UPDATES)
 def test_masks_that_change_in_a_training_are_those_of_one_device(found, name, mode):
     assert_alike(found["mask_updates"][f"{name} {mode}"])
+
+
+@slow
+@pytest.mark.parametrize("name", criteria.CRITERIA)
+def test_every_criterion_prunes_the_same_weights(found, name):
+    scored = found["criteria"][name]
+    assert scored["differ"] == 0
+    assert scored["pruned"] == pytest.approx(0.4, abs=0.01)
+    assert scored["copies"] == []
 
 
 @slow

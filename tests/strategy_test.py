@@ -45,7 +45,10 @@ def start(*words, module="prunetrain.main", **more):
 
 
 def finish(process, code=0):
-    out, err = process.communicate(timeout=400)
+    try:
+        out, err = process.communicate(timeout=200)
+    finally:
+        process.kill()
     assert process.returncode == code, err
     return out, err
 
@@ -199,7 +202,7 @@ def test_three_rounds_on_several_devices_end_as_on_one(strategy, runs):
 def test_an_interrupted_run_on_two_devices_goes_on_to_the_same_bits(runs, tmp_path):
     words = (*FLAGS, "--strategy=mirrored:2", f"--workdir={tmp_path / 'run'}")
     process = start(*words)
-    wait_for_lines(tmp_path / "run", 8, process)
+    wait_for_lines(tmp_path / "run", 12, process)
     process.send_signal(signal.SIGTERM)
     finish(process, 143)
     out, _ = finish(start(*words))
@@ -265,7 +268,7 @@ def test_two_processes_end_as_one_device(runs, tmp_path):
 def test_a_killed_worker_ends_the_other_and_a_restart_the_run(victim, runs, tmp_path):
     path = tmp_path / "run"
     processes = workers(path)
-    wait_for_lines(path, 8, *processes)
+    wait_for_lines(path, 12, *processes)
     processes[victim].kill()
     killed = time.monotonic()
     _, err = finish(processes[1 - victim], 1)
@@ -282,7 +285,7 @@ def test_a_killed_worker_ends_the_other_and_a_restart_the_run(victim, runs, tmp_
 def test_a_signal_to_one_worker_stops_both_with_a_checkpoint(runs, tmp_path):
     path = tmp_path / "run"
     processes = workers(path)
-    wait_for_lines(path, 8, *processes)
+    wait_for_lines(path, 12, *processes)
     processes[1].send_signal(signal.SIGTERM)
     for process in processes:
         finish(process, 143)

@@ -348,7 +348,10 @@ class Replicas:
 
     def sum_now(self, values):
         """The sums over all workers, called eagerly; they wait for each other here."""
-        return values if self.num_workers == 1 else self._sum_now(tuple(values))
+        if self.num_workers == 1:
+            return values
+        # Of a number that is no tensor, each value would be traced.
+        return self._sum_now(tuple(map(tf.convert_to_tensor, values)))
 
     def chiefs(self, values):
         """Values as the first worker has them, called eagerly."""

@@ -11,7 +11,17 @@ import sys
 from prunetrain.errors import InputError
 
 # Name: module, and what it does, for --help.
-COMMANDS = {}
+COMMANDS = {
+    "instability": (
+        "prunetrain.instability",
+        "Tells how early the networks of a run can be rewound: a --rewind_step",
+    ),
+    "merge": ("prunetrain.merge", "Joins what processes with --only have trained"),
+    "report": (
+        "prunetrain.analysis.report",
+        "Draws a report of finished or unfinished runs: WORKDIR …",
+    ),
+}
 
 
 def run(words, start):

@@ -94,6 +94,16 @@ class Config:
         low=1,
         binding=False,
     )
+    only: str = options.option(
+        "Run",
+        "",
+        "what this process trains of the run: replicates, and of these one branch if "
+        "it is named, as 0-4, 2, 2:ticket or 2:reinit. It writes to parts/ in the work "
+        "directory, while others may train other parts; `prunetrain merge` joins them. "
+        "Empty: everything",
+        unit="replicates, or replicates:branch",
+        binding=False,
+    )
     checkpoint_every: str = options.option(
         "Run",
         "60s",
@@ -457,6 +467,7 @@ class Config:
         self._check_updates()
         self._check_rewind()
         self._check_controls()
+        self._check_only()
 
     def _check_pairs(self):
         if self.test_every % self.eval_every:
@@ -651,6 +662,33 @@ class Config:
                 ",".join(map(str, self.control_rounds)),
                 f"must be rounds from 1 to rounds={self.rounds}",
             )
+
+    def _check_only(self):
+        if not self.only:
+            return
+        replicates, branch = self.part()
+        if not 0 <= replicates.start < replicates.stop <= self.replicates:
+            raise ConfigError(
+                "only",
+                self.only,
+                f"must be replicates below replicates={self.replicates}, as 0-4 or 2, "
+                "and may name a branch of theirs, as 2:ticket",
+            )
+        branches = ["ticket", *controls.draws(self.controls)]
+        if branch not in ("", *branches):
+            raise ConfigError(
+                "only",
+                self.only,
+                f"must name one of {', '.join(branches)} behind the :",
+            )
+
+    def part(self):
+        """`only` as a range of replicates and a branch, "" for all of them."""
+        if not self.only:
+            return range(self.replicates), ""
+        found = re.fullmatch(r"(\d{1,5})(?:-(\d{1,5}))?(?::(\w+))?", self.only)
+        first, last, branch = found.groups() if found else (-1, None, None)
+        return range(int(first), int(last or first) + 1), branch or ""
 
     @property
     def starts_trained(self):

@@ -9,12 +9,12 @@ import dataclasses
 import functools
 import pathlib
 
-from prunetrain import config as config_lib
 from prunetrain import lab as labs
 from prunetrain import plans, strategies, training
 from prunetrain import starts as starts_lib
+from prunetrain.config import ConfigError
 from prunetrain.errors import InputError, RunError
-from prunetrain.runs import events, follower, workers
+from prunetrain.runs import events, workers
 from prunetrain.runs import progress as displays
 from prunetrain.runs import workdir as workdirs
 
@@ -55,9 +55,7 @@ def run(config, workdir=None, progress=None, start=None):
 
 
 def _run(config, workdir, progress, start):
-    directory = workdir
-    if not isinstance(directory, workdirs.WorkDirectory):
-        directory = open_directory(config, workdir)
+    directory = open_directory(config, workdir)
     follows = strategies.follows(config.strategy)
     display = progress or (displays.Silent() if follows else displays.for_console())
     if config.strategy == strategies.MULTIWORKER:
@@ -103,21 +101,17 @@ def say_finished(config, directory, display):
 
 
 def open_directory(config, path=None):
-    """The `WorkDirectory` of a run: `path`, or `config.workdir`, or a new one."""
+    """The `WorkDirectory` of a run; see `lab.open_directory`."""
     if config.tensorboard == "on":
         events.check()
-    kind = workdirs.WorkDirectory
-    if strategies.follows(config.strategy):
-        # By then the first worker has opened it.
-        strategies.make(config.strategy)
-        kind = follower.Follower
-    return kind(
-        path or config.workdir,
-        config.as_dict(),
-        config_lib.free_settings(),
-        config_lib.Config().as_dict(),
-        keep_ends=plans.needs_ends(config),
-    )
+    if config.only and not isinstance(path, workdirs.WorkDirectory):
+        path = path or config.workdir
+        if not path:
+            raise ConfigError(
+                "only", config.only, "needs a --workdir, which all parts have in common"
+            )
+        path = workdirs.part(path, config.only)
+    return labs.open_directory(config, path)
 
 
 def find_one_by_one(lab, config, replicates, directory, display):
@@ -279,7 +273,8 @@ def unfinished(config, replicate, directory):
         if directory.ends_at(replicate, round - 1):
             return
         for branch in plans.branches(config, round):
-            if not directory.row((replicate, branch, round)):
+            is_mine = plans.is_selected(config, replicate, branch)
+            if is_mine and not directory.row((replicate, branch, round)):
                 yield round, branch
 
 

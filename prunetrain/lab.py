@@ -13,14 +13,14 @@ import warnings
 
 import numpy as np
 
-from prunetrain import build, data, metrics, models, strategies
+from prunetrain import build, data, metrics, models, plans, strategies
 from prunetrain import config as config_lib
 from prunetrain.config import ConfigError
 from prunetrain.data import augmentation
 from prunetrain.errors import InputError, RunError
 from prunetrain.lazy import keras, tf
 from prunetrain.pruning.criteria import CRITERIA
-from prunetrain.runs import workers
+from prunetrain.runs import follower, workdir, workers
 
 # A signal waits for the end of a dispatch.
 _DISPATCH_SECONDS = 0.5
@@ -42,6 +42,30 @@ class Evaluation:
     def as_dict(self):
         """What there is of it."""
         return {name: x for name, x in vars(self).items() if x is not None}
+
+
+def open_directory(config, path=None):
+    """The `WorkDirectory` of a run.
+
+    Args:
+        config: `Config`.
+        path: the folder; None takes `config.workdir`, and if that is empty a new one.
+            A `WorkDirectory` is given back as it is.
+    """
+    if isinstance(path, workdir.WorkDirectory):
+        return path
+    kind = workdir.WorkDirectory
+    if strategies.follows(config.strategy):
+        # By then the first worker has opened it.
+        strategies.make(config.strategy)
+        kind = follower.Follower
+    return kind(
+        path or config.workdir,
+        config.as_dict(),
+        config_lib.free_settings(),
+        config_lib.Config().as_dict(),
+        keep_ends=plans.needs_ends(config),
+    )
 
 
 def open_data(config):
@@ -158,6 +182,30 @@ def _check_parts(config, strategy):
             f"must be a multiple of the {count} devices of --strategy="
             f"{config.strategy}, which take equal parts of it",
         )
+
+
+def dense_loop(lab, dataset):
+    """A loop of the lab's training without the masking, to compare with.
+
+    It trains pruned weights too.
+    """
+    from prunetrain.core import loops
+
+    pruned = lab.pruned
+    pruned.mask_gradients, pruned.apply_masks = list, lambda: None
+    try:
+        loop = loops.make_train_loop(
+            pruned,
+            lab.optimizer,
+            lab._loss_fn,
+            *dataset.loaded().train,
+            lab.config.batch_size,
+            compile=lab.loop.mode,
+        )
+        loop(0, 1)
+    finally:
+        del pruned.mask_gradients, pruned.apply_masks
+    return loop
 
 
 class Lab:

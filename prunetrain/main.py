@@ -29,6 +29,7 @@ from absl import flags
 
 from prunetrain import (
     analysis,
+    check_device,
     commands,
     dry_run,
     experiment,
@@ -51,6 +52,12 @@ Usage: python -m prunetrain.main [--flagfile=FILE] [--flag=value ...]
 Try it: python -m prunetrain.main --train_steps=1000 --rounds=3 --controls=reinit
 """
 _MOST_CHARACTERS = 2000
+# What takes the place of the run, and what it does.
+_INSTEAD = {
+    "dry_run": "Tells what it would prune and how long it would take; writes nothing.",
+    "check_device": "Runs some steps and tells whether the device is used as it should "
+    "be, in lines to send with a bug report; writes nothing.",
+}
 
 
 def main(argv=None):
@@ -64,15 +71,20 @@ def main(argv=None):
         if {"--help", "-h", "-help", "--helpfull", "--helpshort"} & set(argv[1:]):
             print(help_text())
             return 0
-        argv, dry = _without_dry_run(argv)
+        argv, instead = _without_instead(argv)
         config = parse(argv)
         _check_backend()
         start = functools.partial(_start_quietly, config.strategy)
-        if dry:
-            _check_one_process(config)
+        if instead:
+            _check_one(config, instead)
+        if instead == "dry_run":
             start()
             dry_run.print_forecast(config)
             return 0
+        if instead == "check_device":
+            with check_device.dumped_programs() as programs:
+                start()
+                return 0 if check_device.print_check(config, programs) else 1
         if strategies.follows(config.strategy):
             # The first worker settles what stands in the folder, and then joins.
             start()
@@ -122,13 +134,17 @@ def console():
     sys.exit(main())
 
 
-def _without_dry_run(argv):
-    """The command line without --dry_run, and whether it was there."""
-    rest = [argv[0], *(word for word in argv[1:] if word != "--dry_run")]
-    for word in rest:
-        if re.fullmatch("--?(no)?dry_?run(=.*)?", word):
-            raise InputError(f"--dry_run takes no value. Received: {word}")
-    return rest, len(rest) < len(argv)
+def _without_instead(argv):
+    """The command line without what stands for something else than a run, and that."""
+    found = [word[2:] for word in argv[1:] if word in [f"--{x}" for x in _INSTEAD]]
+    rest = [argv[0], *(word for word in argv[1:] if word[2:] not in found)]
+    for name in _INSTEAD:
+        for word in rest:
+            if re.fullmatch(f"--?(no)?{name.replace('_', '_?')}(=.*)?", word):
+                raise InputError(f"--{name} takes no value. Received: {word}")
+    if len(set(found)) > 1:
+        raise InputError(f"{' and '.join(f'--{x}' for x in found)} exclude each other")
+    return rest, found[0] if found else ""
 
 
 def parse(argv):
@@ -217,9 +233,10 @@ def help_text():
         lines.extend(_choice_lines(meta["choices"] or {}, wrap))
     lines.append(
         "Files:\n  --flagfile=FILE\n      Reads flags from a file, one a line; in it, "
-        "FILE counts from its folder.\nInstead of the run:\n  --dry_run\n      "
-        "Tells what it would prune and how long it would take; writes nothing."
+        "FILE counts from its folder.\nInstead of the run:"
     )
+    for name, what in _INSTEAD.items():
+        lines += [f"  --{name}", *wrap.wrap(what)]
     for name, (_, what) in commands.COMMANDS.items():
         lines.append(f"  prunetrain {name} …\n      {what}.")
     return "\n".join(lines)
@@ -238,11 +255,16 @@ def _choice_lines(choices, wrap):
     ]
 
 
-def _check_one_process(config):
-    if config.strategy == strategies.MULTIWORKER:
+def _check_one(config, instead):
+    """Raises InputError if what is asked for instead of the run is not for many."""
+    refused = {
+        "dry_run": (strategies.MULTIWORKER,),
+        "check_device": set(strategies.STRATEGIES) - {"none"},
+    }[instead]
+    if config.strategy.partition(":")[0] in refused:
         raise InputError(
-            "--dry_run tells of one process, --strategy=multiworker has several. Leave "
-            "one of the two out"
+            f"--{instead} tells of one {'process' if instead == 'dry_run' else 'device'}"
+            f", --strategy={config.strategy} has several. Leave one of the two out"
         )
 
 
@@ -256,7 +278,12 @@ def _check_backend():
 
 
 def _start_quietly(strategy="none"):
-    """Loads TensorFlow, and keeps what it writes off the screen unless it fails."""
+    """Loads TensorFlow, and keeps what it writes off the screen unless it fails.
+
+    Raises:
+        InputError: another backend is asked for, or there are no such devices.
+    """
+    _check_backend()
     # TensorFlow tells the loss of a worker several times over; so does what is raised.
     level = "3" if strategy == strategies.MULTIWORKER else "2"
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", level)

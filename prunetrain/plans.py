@@ -13,6 +13,12 @@ def branches(config, round):
     return "ticket", *(controls.draws(config.controls) if round and wanted else ())
 
 
+def is_selected(config, replicate, branch):
+    """Whether `--only` leaves this to the present process."""
+    replicates, only = config.part()
+    return replicate in replicates and only in ("", branch)
+
+
 def control(config, branch):
     """The function of a branch's control and its draw; `(None, 1)` for the ticket."""
     if branch == "ticket":

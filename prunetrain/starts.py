@@ -13,7 +13,10 @@ import numpy as np
 from prunetrain import plans
 from prunetrain.errors import InputError
 
-_SEED_PURPOSES = ("weights", "data_order", "reinit", "criterion", "fresh", "control")
+_SEED_PURPOSES = (
+    *("weights", "data_order", "reinit", "criterion", "fresh", "control"),
+    "child",
+)
 
 
 class Starts:
@@ -44,7 +47,7 @@ class Starts:
             self._assemble(round, plans.sources(self._config), "fresh")
             if branch != "ticket":
                 masks = self._controlled(round, branch, masks)
-            self._set_masks(round, masks)
+            self.set_masks(round, masks)
         else:
             self._lab.make_dense()
             self.draw_initial()
@@ -114,7 +117,7 @@ class Starts:
             )
         return new
 
-    def _set_masks(self, round, masks):
+    def set_masks(self, round, masks):
         """Puts a round's masks on the model, or says which of them does not fit."""
         try:
             self._lab.pruned.set_masks(masks)

@@ -33,12 +33,13 @@ import numpy as np
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
+from prunetrain import instability  # noqa: E402
 from prunetrain import main as cli  # noqa: E402
 from prunetrain.analysis import levels, table  # noqa: E402
 from prunetrain.config import Config  # noqa: E402
 from prunetrain.data import idx, npz  # noqa: E402
 from prunetrain.errors import InputError  # noqa: E402
-from prunetrain.runs import results, workdir  # noqa: E402
+from prunetrain.runs import barriers, results, workdir  # noqa: E402
 
 SECONDS = 5
 MEMORY = 2**28
@@ -198,6 +199,10 @@ def _row(round):
     return results.Row(0, "ticket", round, *values)
 
 
+def _pair(step):
+    return barriers.Row(0, 0, step, (0.5, 0.75, 0.25), (0.125, 0.25, 0.0))
+
+
 def _dataset(images):
     """Bytes of an .npz file with training and test data."""
     labels, packed = np.arange(20) % 3, io.BytesIO()
@@ -228,6 +233,11 @@ def readers(folder):
         (folder / "some.flags").write_bytes(content)
         return cli.parse(["prunetrain", f"--flagfile={folder / 'some.flags'}"])
 
+    def read_barriers(content):
+        (folder / barriers.NAME).write_bytes(content)
+        rows = barriers.read_rows(folder)
+        return rows and instability.table(rows)
+
     def read_results(content):
         rows = run.open("results.csv", content).rows
         return table.table(levels.by_level(rows))
@@ -247,6 +257,11 @@ def readers(folder):
             lambda content: run.open_with_sums(content).load_masks(0, 1),
         ),
         "results.csv": (run.file("results.csv").read_bytes(), mutated, read_results),
+        barriers.NAME: (
+            barriers.as_csv(_pair(step) for step in range(12)).encode(),
+            mutated,
+            read_barriers,
+        ),
         "flagfile": (
             run.file("flags.txt").read_bytes() + b"# a note\n--flagfile=other.flags\n",
             mutated,

@@ -142,6 +142,7 @@ VALUES = {
     "batch_size": {**NO_INTEGERS, "0": "from 1 (examples)"},
     "train_steps": {**NO_INTEGERS, "0": "from 1 (steps)"},
     "eval_every": {**NO_INTEGERS, "0": "from 1 (steps)"},
+    "only": dict.fromkeys(["5", "1-0", "a", "0:nothing"], "must "),
     "tensorboard": {"": "must be one of off, on", "true": "must be one of off, on"},
     "test_every": {**NO_INTEGERS, "150": "must be 0 or a multiple of eval_every=100"},
     "rounds": {**NO_INTEGERS, "10001": "from 0 to 10000"},

@@ -48,7 +48,7 @@ def test_every_field_belongs_to_a_kind_that_is_tested_below():
     assert NUMBERS == ["sparsities", "control_rounds"]
     assert len(FIELDS) == len(INTEGERS + FLOATS + TEXTS + LISTS + NUMBERS)
     assert FLOATS == ["learning_rate", "prune_rate", "drop_fraction"]
-    others = {"workdir", "data_dir", "checkpoint_every"}
+    others = {"workdir", "data_dir", "checkpoint_every", "only"}
     assert set(TEXTS) - set(CHOICES) - set(ARGUMENTS) == others
 
 
@@ -379,7 +379,7 @@ def test_a_refusal_survives_the_way_from_a_worker_process():
 def test_what_changes_nothing_about_a_training_is_free():
     assert config.free_settings() == {
         *("workdir", "parallel_replicates", "steps_per_loop", "checkpoint_every"),
-        *("stream", "rounds", "controls", "control_rounds", "tensorboard"),
+        *("stream", "rounds", "controls", "control_rounds", "tensorboard", "only"),
     }
 
 

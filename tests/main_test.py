@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from prunetrain import experiment, main
+from prunetrain import commands, experiment, main
 from prunetrain.config import Config
 from prunetrain.errors import InputError
 from prunetrain.runs import results, workdir
@@ -283,6 +283,11 @@ def test_help_tells_every_field_by_group_with_default_and_unit(help_text):
 def test_help_fits_88_columns_and_names_the_flagfile(help_text):
     assert max(map(len, help_text.splitlines())) <= 88
     assert "--flagfile=FILE" in help_text
+
+
+def test_help_names_the_commands(help_text):
+    for name in commands.COMMANDS:
+        assert f"\n  prunetrain {name} …\n" in help_text
 
 
 @pytest.mark.parametrize("word", ["-h", "-help", "--helpfull", "--helpshort"])

@@ -6,6 +6,7 @@ import re
 import runpy
 import subprocess
 import sys
+import types
 
 import numpy as np
 import pytest
@@ -194,7 +195,12 @@ def test_a_run_killed_at_random_moments_leaves_the_files_of_one_that_was_not():
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "name", sorted(file.stem for file in (SCRIPTS / "examples").glob("*.py"))
+    "name",
+    sorted(
+        file.stem
+        for file in (SCRIPTS / "examples").glob("*.py")
+        if not file.stem.startswith("sweep")
+    ),
 )
 def test_an_example_trains_and_holds_its_zeros(name):
     outcome = subprocess.run(
@@ -206,6 +212,46 @@ def test_an_example_trains_and_holds_its_zeros(name):
     assert outcome.returncode == 0, outcome.stderr
     assert "pruned, exactly zero" in outcome.stdout
     assert "WARNING:tensorflow" not in outcome.stderr
+
+
+def test_the_sweep_for_slurm_queues_parts_that_there_are(tmp_path):
+    queue = tmp_path / "sbatch"
+    queue.write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/queued\necho 7\n')
+    queue.chmod(0o755)
+    subprocess.run(
+        [SCRIPTS / "examples" / "sweep_slurm.sh"],
+        check=True,
+        env={**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"},
+        cwd=tiny.ROOT,
+    )
+    tickets, controls, last = (tmp_path / "queued").read_text().splitlines()
+    assert "--dependency=aftercorr:7" in controls
+    assert last.endswith("prunetrain merge runs/sweep && prunetrain report runs/sweep")
+    replicates = set()
+    for task in range(5):
+        for line, branch in ((tickets, "ticket"), (controls, "")):
+            words = line.replace("$SLURM_ARRAY_TASK_ID", str(task)).split()
+            config = parse(*words[words.index("prunetrain.main") + 1 :])
+            assert config.part() == (range(task, task + 1), branch)
+        replicates.add(task)
+    assert replicates == set(range(config.replicates))
+
+
+def test_the_sweep_for_ray_trains_each_replicate_and_merges(monkeypatch):
+    ran = []
+    ray = types.SimpleNamespace(
+        init=lambda: None,
+        remote=lambda **options: lambda f: types.SimpleNamespace(remote=f),
+        get=list,
+    )
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    monkeypatch.setattr(subprocess, "run", lambda words, check: ran.append(words[3:]))
+    sweep = runpy.run_path(str(SCRIPTS / "examples" / "sweep_ray.py"))
+    sweep["main"]("runs/a", "--rounds=3")
+    assert ran.pop() == ["merge", "runs/a"]
+    parts = [parse(*words) for words in ran]
+    assert [x.part()[0] for x in parts] == [range(i, i + 1) for i in range(5)]
+    assert {(x.replicates, x.rounds, x.workdir) for x in parts} == {(5, 3, "runs/a")}
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="limits memory as Linux does")

@@ -1,6 +1,7 @@
 """Results by level of sparsity: the mean over replicates of each branch and round."""
 
 import dataclasses
+import math
 import re
 import statistics
 
@@ -29,26 +30,62 @@ class Level:
     high: float
 
 
+@dataclasses.dataclass(frozen=True)
+class Spread:
+    """Numbers of replicates: how many, mean, extremes, and the sample deviation.
+
+    `deviation` is None for a single one.
+    """
+
+    count: int
+    mean: float
+    low: float
+    high: float
+    deviation: float | None
+
+
+def spread(values):
+    """The `Spread` of what is finite among values, or None if nothing is."""
+    values = [x for x in values if x is not None and math.isfinite(x)]
+    if not values:
+        return None
+    low, high = min(values), max(values)
+    # The mean of equal numbers can miss them by a rounding.
+    mean = min(max(statistics.fmean(values), low), high)
+    deviation = statistics.stdev(values) if len(values) > 1 else None
+    return Spread(len(values), mean, low, high, deviation)
+
+
 def by_level(rows):
     """`Level`s from `Row`s, by round, the ticket before its controls."""
+    return [_level(*key, found) for key, found in grouped(rows).items()]
+
+
+def grouped(rows):
+    """Rows by (round, branch), the draws of a control together, in that order."""
     groups = {}
     for row in rows:
         branch = control_of(row.branch)
         groups.setdefault((row.round, branch != "ticket", branch), []).append(row)
-    return [_level(key[0], key[2], groups[key]) for key in sorted(groups)]
+    return {(key[0], key[2]): groups[key] for key in sorted(groups)}
 
 
 def control_of(branch):
-    """The branch without the number of its draw: reinit_2 is one of reinit."""
+    """What a branch is a draw of: reinit_2 is the second of reinit."""
     return re.sub("_[0-9]+$", "", branch)
+
+
+def measure(rows):
+    """What rows are compared by: "accuracy", or "loss" if a task has none."""
+    return "loss" if any(row.test_accuracy is None for row in rows) else "accuracy"
 
 
 def _level(round, branch, rows):
     def mean(name):
         return statistics.fmean(getattr(row, name) for row in rows)
 
-    measure = "loss" if any(row.test_accuracy is None for row in rows) else "accuracy"
-    tests = [getattr(row, f"test_{measure}") for row in rows]
+    name = measure(rows)
+    tests = [getattr(row, f"test_{name}") for row in rows]
     return Level(
         branch=branch,
         round=round,
@@ -56,8 +93,8 @@ def _level(round, branch, rows):
         weights_remaining=mean("weights_remaining"),
         remaining=1 - mean("sparsity"),
         best_step=mean("best_step"),
-        measure=measure,
-        val=mean(f"val_{measure}"),
+        measure=name,
+        val=mean(f"val_{name}"),
         test=statistics.fmean(tests),
         low=min(tests),
         high=max(tests),

@@ -78,6 +78,48 @@ class Snapshot(tf.Module):
         self._pruned.mask_slots()
 
 
+def make_line(first, second):
+    """Builds the function that puts a model on the line between two of its snapshots.
+
+    On the line lie the trainable variables and what else is a floating-point number,
+    such as batch-norm statistics. Other state (counters, seeds) is the first
+    snapshot's; the masks keep what either keeps; the optimizer stays as it is.
+
+    Args:
+        first, second: `Snapshot`s of one `PrunedModel`.
+
+    Returns:
+        A function of a number from 0 (`first`) to 1 (`second`). At the ends the values
+        are exactly theirs, and where both have the same they are so all the way.
+    """
+    pruned = first._pruned
+    live = by_part(pruned.model)
+
+    def triples(part, variables):
+        return zip(variables, first._copies[part], second._copies[part], strict=True)
+
+    def move(place):
+        for part in ("weights", "state"):
+            for variable, start, end in triples(part, live[part]):
+                variable.assign(_between(start, end, place))
+        for mask, start, end in triples("masks", pruned.masks):
+            mask.assign(start | end)
+        pruned.apply_masks()
+
+    move = tracing.unwarned(tf.function(move, autograph=False))
+    return lambda place: move(tf.constant(place, tf.float64))
+
+
+def _between(start, end, place):
+    """The value at a place on the line, from the end that is nearer."""
+    if not start.dtype.is_floating:
+        return start.value()
+    there, back = tf.cast(place, start.dtype), tf.cast(1 - place, start.dtype)
+    return tf.where(
+        place < 0.5, start + there * (end - start), end - back * (end - start)
+    )
+
+
 def by_part(model, optimizer=None):
     """The `tf.Variable`s of a model and its optimizer: dict from part to list.
 

@@ -9,7 +9,7 @@ import pathlib
 import numpy as np
 
 from prunetrain.errors import InputError
-from prunetrain.runs import results, workdir
+from prunetrain.runs import workdir
 
 
 class Follower(workdir.WorkDirectory):
@@ -34,7 +34,7 @@ class Follower(workdir.WorkDirectory):
             )
         known = workdir.read_settings(self.path)
         self._compare({**dict(defaults), **known}, settings, free)
-        self._rows = {row.key: row for row in results.read_rows(self.path)}
+        self._read_rows()
         self._masks, self._ends = {}, {}
 
     def add_row(self, row):

@@ -39,6 +39,9 @@ class Silent:
     def fail(self, replicate, why):
         """The replicate trains no more; the others go on."""
 
+    def close(self, replicate, text):
+        """What the replicate trains is over, with something else to say than a row."""
+
     def say(self, text):
         """A message that stays on the screen."""
 
@@ -94,12 +97,15 @@ class Plain(Silent):
             )
 
     def finish(self, row):
-        self._running.pop(row.replicate)
-        self.say(f"{_label(row)}  {_outcome(row)}{self._speed()}")
+        self.close(row.replicate, f"{_label(row)}  {_outcome(row)}")
 
     def fail(self, replicate, why):
         self._running.pop(replicate, None)
         self.say(_failure(replicate, why))
+
+    def close(self, replicate, text):
+        self._running.pop(replicate, None)
+        self.say(f"{text}{self._speed()}")
 
     def say(self, text):
         self._write(text, flush=True)
@@ -167,12 +173,14 @@ class Live(Silent):
         self._progress.update(self._task, numbers=numbers)
 
     def finish(self, row):
-        self._running.pop(row.replicate)
-        self.say(f"{_label(row)}  {_outcome(row)}")
+        self.close(row.replicate, f"{_label(row)}  {_outcome(row)}")
 
     def fail(self, replicate, why):
+        self.close(replicate, _failure(replicate, why))
+
+    def close(self, replicate, text):
         self._running.pop(replicate, None)
-        self.say(_failure(replicate, why))
+        self.say(text)
 
     def _describe(self, replicate):
         num, text = len(self._running), self._running[replicate].short

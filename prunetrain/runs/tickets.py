@@ -33,7 +33,12 @@ def to_bytes(paths, masks):
 
 
 def from_bytes(content):
-    """The masks in a ticket, a list of boolean arrays.
+    """The masks in a ticket, a list of boolean arrays; see `named`."""
+    return [mask for _, mask in named(content)]
+
+
+def named(content):
+    """The kernels' paths and masks in a ticket: a list of pairs.
 
     The memory it takes is in proportion to `content`: a byte a weight, eight times the
     bits.
@@ -45,10 +50,10 @@ def from_bytes(content):
     paths = arrays.pop("paths", None)
     if paths is None or paths.dtype.kind != "U":
         raise ValueError("it names no kernels")
-    masks = [_mask(arrays, index) for index in range(len(paths))]
+    pairs = [(str(path), _mask(arrays, index)) for index, path in enumerate(paths)]
     if arrays:
         raise ValueError(f"it holds {', '.join(arrays)} besides its masks")
-    return masks
+    return pairs
 
 
 def _mask(arrays, index):

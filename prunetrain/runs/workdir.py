@@ -5,6 +5,8 @@
     environment.json  versions, devices and compile mode that the run began with
     metrics.jsonl   one line per evaluation
     results.csv     one row per replicate × branch × round
+    instability.csv  one row per replicate × round × step (see `barriers`), if the
+                    command that makes it was given
     tickets/        the masks that a round trains under, one file per replicate × round;
                     replicate<n>-ends.txt if there was nothing left to prune
     checkpoints/    the weights at the end of each training, those of a replicate at
@@ -12,6 +14,8 @@
                     …-resume/ what a training that is under way can be gone on with from
                     (see `checkpoints`)
     logs/           what worker processes that failed have written
+    parts/          folders of the same kind, each of one process that trains a part of
+                    the run (`merging` joins them); it reads the tickets of the others
     run.lock        the process that writes the folder, or did last
     SHA256SUMS      of these files as they were written (see `files`); for metrics.jsonl
                     of the lines of each finished training
@@ -32,9 +36,12 @@ import re
 import time
 
 from prunetrain.errors import InputError, RunError
-from prunetrain.runs import checkpoints, files, lock, results, tickets
+from prunetrain.runs import barriers, checkpoints, files, lock, results, tickets
 
+PARTS = "parts"
 _RESUME = re.compile(r"replicate(\d+)-(\w+)-round(\d+)-resume")
+# A folder with one of these holds results of its settings.
+_BINDING = ("metrics.jsonl", "results.csv", barriers.NAME)
 # More than HDF5 writes besides, for each variable.
 _HDF5_BYTES = 1 << 13
 _ZEROS = bytes(1 << 16)
@@ -93,19 +100,25 @@ class WorkDirectory:
                 f"workdir={str(self.path)!r} ({problem}). Make it writable, or choose "
                 "another --workdir"
             ) from error
-        self._rows = {row.key: row for row in results.read_rows(self.path)}
+        self._read_rows()
         with told(self.path / "checkpoints"):
             self._tidy_checkpoints()
         self.tidy_metrics()
+
+    def _read_rows(self):
+        self._rows = {row.key: row for row in results.read_rows(self.path)}
+        self._rows_beside = {
+            row.key: row
+            for folder in self._beside()
+            for row in results.read_rows(folder)
+        }
 
     def _settle(self, settings, free, defaults):
         """Writes the settings, or compares them with those that are there."""
         file, known = self.path / "config.json", None
         # Settings that never trained bind nobody: they may have been a mistake.
-        if any(
-            (self.path / name).exists() for name in ("metrics.jsonl", "results.csv")
-        ):
-            known = _parse_json(files.read(self.path, file.name), file)
+        if any((self.path / name).exists() for name in _BINDING):
+            known = parse_json(files.read(self.path, file.name), file)
             self._write_flags(known)
             self._compare({**defaults, **known}, settings, free)
         else:
@@ -145,7 +158,7 @@ class WorkDirectory:
         file = self._environment
         if not file.exists():
             return {}
-        return _parse_json(files.read(self.path, file.name), file)
+        return parse_json(files.read(self.path, file.name), file)
 
     def record_environment(self, values):
         """Records that ground, unless it has been: it is what the run goes on with."""
@@ -157,8 +170,11 @@ class WorkDirectory:
             files.write(self.path, name, content)
 
     def row(self, key):
-        """The finished row of (replicate, branch, round), or None."""
-        return self._rows.get(key)
+        """The finished row of (replicate, branch, round), or None.
+
+        In a part of a run also one that another part had as this one was opened.
+        """
+        return self._rows.get(key) or self._rows_beside.get(key)
 
     @property
     def rows(self):
@@ -170,7 +186,7 @@ class WorkDirectory:
         self._rows[row.key] = row
         if lines := self._lines.pop(row.key, None):
             with told(self.path / files.SUMS):
-                files.record(self.path, _lines_of(row.key), files.digest(lines))
+                files.record(self.path, lines_of(row.key), files.digest(lines))
         self._write("results.csv", results.as_csv(self.rows))
         with told(self.path / "checkpoints"):
             for key, folder in self._resumes().items():
@@ -206,8 +222,8 @@ class WorkDirectory:
         kept = {key: [] for key in self._rows}
         for line in found.splitlines(keepends=True):
             if line.endswith(b"\n"):
-                kept.get(_key(_parse_json(line, file), file), []).append(line)
-        sums = {_lines_of(key): files.digest(lines) for key, lines in kept.items()}
+                kept.get(_key(parse_json(line, file), file), []).append(line)
+        sums = {lines_of(key): files.digest(lines) for key, lines in kept.items()}
         files.check(self.path, sums)
         self._lines = {
             key: [_metrics_line(x) for x in _position(key, folder)["metrics"]]
@@ -232,6 +248,13 @@ class WorkDirectory:
             files.sync(self.path)
             files.compact(self.path, sums)
 
+    def write_barriers(self, rows):
+        """Writes instability.csv, with a single sum on record: nothing compares it."""
+        content = barriers.as_csv(rows)
+        self._write(barriers.NAME, content)
+        with told(self.path / files.SUMS):
+            files.compact(self.path, {barriers.NAME: files.digest([content.encode()])})
+
     def log(self, replicate):
         """The file for what a worker process writes while it trains `replicate`."""
         return self.path / "logs" / f"replicate{replicate}.log"
@@ -247,14 +270,20 @@ class WorkDirectory:
 
     def end(self, replicate):
         """What `end_at` has recorded, `(round, why)`, or None."""
-        name = _end(replicate)
-        if not (self.path / name).exists():
-            return None
-        round, _, why = files.read(self.path, name).partition(b"\n")
-        try:
-            return int(round), why.decode().strip()
-        except ValueError as error:
-            raise files.damaged(self.path / name, error) from error
+        folder = self._folder_of(_end(replicate))
+        return read_end(folder, replicate) if folder else None
+
+    def _beside(self):
+        """The folders of the other parts, and that of the whole run, if this is one."""
+        if self.path.parent.name != PARTS:
+            return []
+        whole = self.path.parent.parent
+        return [whole, *(x for x in parts(whole) if x.name != self.path.name)]
+
+    def _folder_of(self, name):
+        """Where there is such a file, here or else in another part; None if nowhere."""
+        folders = (self.path, *self._beside())
+        return next((x for x in folders if (x / name).exists()), None)
 
     def save_masks(self, replicate, round, paths, masks, branch=None):
         """Writes the masks that `round` trains under, one bit a weight.
@@ -264,10 +293,12 @@ class WorkDirectory:
             masks: boolean arrays aligned with them.
             branch: if given, those with which its training has ended.
         """
-        name = _ticket(replicate, round)
-        if branch:
-            name = name.replace("-round", f"-{branch}-end-round")
+        name = ticket(replicate, round, branch)
         self._write(name, tickets.to_bytes(paths, masks))
+
+    def has_masks(self, replicate, round):
+        """Whether there is a ticket of this round."""
+        return (self.path / ticket(replicate, round)).exists()
 
     def load_masks(self, replicate, round):
         """The masks that `round` trains under, a list of boolean arrays.
@@ -275,12 +306,18 @@ class WorkDirectory:
         Raises:
             InputError: the file is missing or damaged.
         """
-        name = _ticket(replicate, round)
-        content = files.read(self.path, name)
+        name = ticket(replicate, round)
+        folder = self._folder_of(name)
+        if not folder and self._beside():
+            raise InputError(
+                f"no part of the run has {name} yet. Train the ticket first, with "
+                f"--only={replicate}:ticket, or together with its controls"
+            )
+        content = files.read(folder or self.path, name)
         try:
             return tickets.from_bytes(content)
         except ValueError as error:
-            raise files.damaged(self.path / name, error) from error
+            raise files.damaged((folder or self.path) / name, error) from error
 
     def save_weights(self, model, replicate, branch, round):
         """Writes the model's weights in Keras's format (`model.load_weights`)."""
@@ -320,7 +357,8 @@ class WorkDirectory:
         """Makes each checkpoint that is found later one to go on from."""
         for key, folder in self._resumes().items():
             # Rows may be lost: what came after them is to be repeated with them.
-            if self._is_spent(key) or not self._rows.keys() >= _before(*key):
+            known = self._rows.keys() | self._rows_beside.keys()
+            if self._is_spent(key) or not known >= _before(*key):
                 checkpoints.remove(folder)
             else:
                 checkpoints.tidy(folder)
@@ -346,8 +384,44 @@ class WorkDirectory:
 
 
 def read_settings(path):
-    """The settings in the config.json of a work directory."""
-    return _parse_json(files.read(path, "config.json"), path / "config.json")
+    """The settings of the run in a folder: a dict, as config.json has them.
+
+    Raises:
+        InputError: there is no run in it, or the file is damaged.
+    """
+    file = pathlib.Path(path) / "config.json"
+    if not file.is_file():
+        raise InputError(
+            f"{path} must be the work directory of a run: it has no config.json. Give "
+            "the folder that the run's --workdir names"
+        )
+    return parse_json(files.read(file.parent, file.name), file)
+
+
+def read_end(path, replicate):
+    """What `end_at` has recorded in the folder, `(round, why)`, or None.
+
+    Raises:
+        InputError: the file is damaged.
+    """
+    name = _end(replicate)
+    if not (path / name).exists():
+        return None
+    round, _, why = files.read(path, name).partition(b"\n")
+    try:
+        return int(round), why.decode().strip()
+    except ValueError as error:
+        raise files.damaged(path / name, error) from error
+
+
+def part(path, name):
+    """The folder of a part of the run in a folder."""
+    return pathlib.Path(path).expanduser() / PARTS / name.replace(":", "-")
+
+
+def parts(path):
+    """The folders of all parts that have begun."""
+    return sorted(x.parent for x in (path / PARTS).glob("*/config.json"))
 
 
 def as_flags(settings):
@@ -368,7 +442,7 @@ def _metrics_line(values):
     return json.dumps(values).encode() + b"\n"
 
 
-def _parse_json(text, file):
+def parse_json(text, file):
     """The JSON object in `text`."""
     try:
         values = json.loads(text)
@@ -410,14 +484,16 @@ def _before(replicate, branch, round):
     return {(replicate, "ticket", number) for number in rounds}
 
 
-def _lines_of(key):
+def lines_of(key):
     """What the lines of a training in metrics.jsonl are called in SHA256SUMS."""
     replicate, branch, round = key
     return f"metrics.jsonl:replicate{replicate}-{branch}-round{round:02d}"
 
 
-def _ticket(replicate, round):
-    return f"tickets/replicate{replicate}-round{round:02d}.npz"
+def ticket(replicate, round, branch=None):
+    """The file of the masks that a round begins with, or that a branch ends it with."""
+    end = f"-{branch}-end" if branch else ""
+    return f"tickets/replicate{replicate}{end}-round{round:02d}.npz"
 
 
 def _end(replicate):
@@ -426,7 +502,7 @@ def _end(replicate):
 
 def _check_ours(path):
     """Raises InputError for a folder with files of something else."""
-    ours = ("run.lock", "config.json", "metrics.jsonl", "results.csv")
+    ours = ("run.lock", "config.json", "metrics.jsonl", "results.csv", PARTS)
     names = {file.name for file in path.iterdir()} if path.is_dir() else set()
     if names and not names.intersection(ours):
         raise InputError(

@@ -369,3 +369,59 @@ def test_restoring_follows_variables_not_what_is_trainable_by_then():
     snapshot.restore()
     for layer, kernel in zip((first, second), before, strict=True):
         np.testing.assert_array_equal(layer.kernel, kernel)
+
+
+# The line between two
+
+
+def test_the_ends_of_a_line_are_the_snapshots_to_the_bit(run):
+    move = snapshot.make_line(run.start, run.moved)
+    optimizer = toys.bits(run.optimizer.variables)
+    for place, end in ((0, run.start), (1, run.moved)):
+        end.restore(optimizer=False, masks=True)
+        wanted = toys.bits(run.pruned.model.trainable_variables, run.pruned.masks)
+        move(0.5)
+        move(place)
+        found = toys.bits(run.pruned.model.trainable_variables, run.pruned.masks)
+        assert found == wanted
+    assert toys.bits(run.optimizer.variables) == optimizer
+
+
+def test_between_lie_weights_and_statistics_and_the_seeds_of_the_first(run):
+    variables = run.pruned.model.variables
+    ends = []
+    for end in (run.start, run.moved):
+        end.restore(optimizer=False)
+        ends.append(toys.values(variables))
+    move = snapshot.make_line(run.start, run.moved)
+    for place in (0.25, 0.5, 0.75):
+        move(place)
+        for variable, first, second in zip(variables, *ends, strict=True):
+            if first.dtype.kind == "f":
+                wanted = (1 - place) * first + place * second
+                np.testing.assert_allclose(variable.numpy(), wanted, rtol=1e-5)
+                assert not np.array_equal(variable.numpy(), first)
+            else:
+                assert np.array_equal(variable.numpy(), first)
+    assert any(first.dtype.kind != "f" for first in ends[0])
+
+
+def test_a_line_between_equals_stays_where_it_is(run):
+    move = snapshot.make_line(run.moved, run.moved)
+    run.moved.restore()
+    wanted = run.bits()
+    for place in np.linspace(0, 1, 7):
+        move(place)
+        assert run.bits() == wanted
+
+
+def test_on_a_line_lives_what_lives_at_either_end():
+    pruned = pt.PrunedModel(toys.column(1, 2, 3, 4))
+    ends = []
+    for mask in ([1, 1, 0, 0], [1, 0, 1, 0]):
+        pruned.model.set_weights([np.float32([[1], [2], [3], [4]])])
+        pruned.set_masks([np.array(mask, bool)[:, np.newaxis]], allow_regrowth=True)
+        ends.append(snapshot.Snapshot(pruned))
+    snapshot.make_line(*ends)(0.5)
+    assert pruned.kernels[0].numpy().ravel().tolist() == [1, 1, 1.5, 0]
+    assert pruned.masks[0].numpy().ravel().tolist() == [True, True, True, False]

@@ -120,6 +120,15 @@ def test_the_last_line_of_a_run_tells_no_time_left():
     assert watched.lines[-1].endswith("1.5 s")
 
 
+def test_what_is_closed_leaves_its_text_and_is_not_counted_any_more():
+    watched = Watched(num_steps=1000)
+    watched.begin()
+    watched.display.begin(1, "k=4", 0, 1.0)
+    watched.display.close(1, "a barrier of 0.1")
+    assert watched.lines == ["a barrier of 0.1"]
+    assert "more running" not in watched.at(20, 5)
+
+
 def test_messages_are_written_as_they_are():
     watched = Watched()
     watched.display.say("No further round: …")

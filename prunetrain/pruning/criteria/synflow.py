@@ -4,22 +4,11 @@ Hidenori Tanaka, Daniel Kunin, Daniel L. K. Yamins, Surya Ganguli: "Pruning neur
 networks without any data by iteratively conserving synaptic flow", NeurIPS 2020.
 """
 
-import contextlib
-import math
-
 from prunetrain.lazy import tf
-from prunetrain.pruning import network
+from prunetrain.pruning import linear, network
 from prunetrain.pruning.criteria import CRITERIA
 
-# R grows with every layer: that of a deep network is beyond float32.
-_DTYPE = "float64"
-_ADDED = ("bias", "beta", "moving_mean")
-
-_LINEAR = (
-    "a network that is linear for positive inputs but for its activations (no "
-    "embedding, layer normalisation, softmax layer, recurrent layer or ReLU with a "
-    "maximum)"
-)
+_WHAT = "`criterion` synflow"
 
 
 @CRITERIA.register("synflow", iterations=100)
@@ -36,35 +25,20 @@ def synflow(pruned, *, initial, data, loss_fn, seed):
             for positive inputs, or nothing flows through it.
     """
     del initial, data, loss_fn, seed
-    ones = _ones(pruned.model)
+    ones = linear.ones(pruned.model, _WHAT)
     flow = network.program(pruned, "synflow", _make_flow)
-    try:
-        once, twice, scores = flow(network.live_weights(pruned, _DTYPE), ones)
-    except tf.errors.InvalidArgumentError as error:
-        # An embedding, which has no such row.
-        raise ValueError(
-            f"`criterion` synflow needs {_LINEAR}. Received: one that inputs of 1 or 2 "
-            "are no inputs of"
-        ) from error
+    with linear.checked(_WHAT):
+        once, twice, scores = flow(network.live_weights(pruned, linear.DTYPE), ones)
     _check_flow(float(once), float(twice))
     return scores
 
 
 def _make_flow(model, kernels):
-    known = {id(kernel) for kernel in kernels}
-    others = [
-        variable
-        for variable in model.variables
-        if id(variable) not in known and tf.as_dtype(variable.dtype).is_floating
-    ]
+    others = linear.others(model, kernels)
 
     def total(magnitudes, inputs):
         values = [*magnitudes, *map(_plain, others)]
-        with _without_activations(model):
-            outputs = network.outputs(
-                model, [*kernels, *others], values, inputs, _DTYPE
-            )
-        return tf.add_n(list(map(tf.reduce_sum, tf.nest.flatten(outputs))))
+        return linear.total(model, [*kernels, *others], values, inputs)
 
     def flow(weights, ones):
         magnitudes = [tf.abs(weight) for weight in weights]
@@ -73,52 +47,16 @@ def _make_flow(model, kernels):
             once = total(magnitudes, ones)
         slopes = tape.gradient(once, magnitudes, unconnected_gradients="zero")
         scores = [w * slope for w, slope in zip(magnitudes, slopes, strict=True)]
-        twos = tf.nest.map_structure(lambda one: 2 * one, ones)
-        return once, total(magnitudes, twos), scores
+        return once, total(magnitudes, linear.twice(ones)), scores
 
     return flow
 
 
 def _plain(variable):
     """The magnitude of what multiplies, 0 for what is added."""
-    value = tf.cast(variable.value, _DTYPE)
-    return tf.zeros_like(value) if variable.name.endswith(_ADDED) else tf.abs(value)
-
-
-@contextlib.contextmanager
-def _without_activations(model):
-    with contextlib.ExitStack() as stack:
-        for layer in model._flatten_layers():
-            # A recurrent layer's is a property; its cell has it.
-            if callable(vars(layer).get("activation")):
-                stack.enter_context(network.replaced(layer, "activation", tf.identity))
-        yield
-
-
-def _ones(model):
-    """An example of ones, or one for each of the model's inputs if it has several."""
-    shapes = [tuple(x.shape) for x in getattr(model, "inputs", None) or ()]
-    # A subclassed model knows what it was first called with.
-    shapes = shapes or [tuple((model.get_build_config() or {}).get("input_shape", ()))]
-    if not all(shape and all(map(_is_size, shape[1:])) for shape in shapes):
-        raise ValueError(
-            "`criterion` synflow needs inputs of a known shape. Received: model "
-            f"{model.name!r} with inputs of shape {shapes}. Start it with "
-            "keras.Input(shape=…) without None"
-        )
-    ones = [tf.ones([1, *shape[1:]]) for shape in shapes]
-    return ones if len(ones) > 1 else ones[0]
-
-
-def _is_size(size):
-    return isinstance(size, int)
+    value = tf.cast(variable.value, linear.DTYPE)
+    return tf.zeros_like(value) if linear.is_added(variable) else tf.abs(value)
 
 
 def _check_flow(once, twice):
-    """Raises ValueError unless R is positive, finite, and doubles with the inputs."""
-    if not (0 < once < math.inf and abs(twice - 2 * once) < 1e-6 * once):
-        raise ValueError(
-            f"`criterion` synflow needs {_LINEAR}, and through which something flows. "
-            f"Received: one whose outputs sum to {once:.4g} for inputs of 1 and to "
-            f"{twice:.4g} for inputs of 2"
-        )
+    linear.check(_WHAT, once, twice)

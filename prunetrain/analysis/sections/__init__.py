@@ -1,0 +1,31 @@
+"""The report's sections, in order.
+
+A section is a function from a list of `reading.Run` to a `page.Section`, or None where
+it does not apply. What it lacks it says in a `page.Missing`, and shows the rest. To add
+one, write the function in a module here and name it in SECTIONS.
+"""
+
+from prunetrain.analysis.sections import costs, masks, outcomes, settings, tickets
+
+SECTIONS = [
+    outcomes.accuracy,
+    outcomes.early_stop,
+    outcomes.training,
+    outcomes.pruning,
+    tickets.against,
+    masks.layers,
+    tickets.effective,
+    masks.initial_weights,
+    masks.input_pixels,
+    tickets.moved,
+    tickets.alike,
+    tickets.instability,
+    outcomes.table,
+    costs.costs,
+    settings.settings,
+]
+
+
+def of(runs):
+    """The `page.Section`s of some runs."""
+    return [found for section in SECTIONS if (found := section(runs))]

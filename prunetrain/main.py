@@ -256,15 +256,15 @@ def _choice_lines(choices, wrap):
 
 
 def _check_one(config, instead):
-    """Raises InputError if what is asked for instead of the run is not for many."""
-    refused = {
-        "dry_run": (strategies.MULTIWORKER,),
-        "check_device": set(strategies.STRATEGIES) - {"none"},
-    }[instead]
-    if config.strategy.partition(":")[0] in refused:
+    """Raises InputError if what is asked for instead of the run is not for several."""
+    if instead == "dry_run":
+        several, what = config.strategy == strategies.MULTIWORKER, "process"
+    else:
+        several, what = config.strategy != "none", "device"
+    if several:
         raise InputError(
-            f"--{instead} tells of one {'process' if instead == 'dry_run' else 'device'}"
-            f", --strategy={config.strategy} has several. Leave one of the two out"
+            f"--{instead} tells of one {what}, --strategy={config.strategy} has "
+            "several. Leave one of the two out"
         )
 
 

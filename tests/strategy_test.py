@@ -46,7 +46,7 @@ def start(*words, module="prunetrain.main", **more):
 
 def finish(process, code=0):
     try:
-        out, err = process.communicate(timeout=200)
+        out, err = process.communicate(timeout=600)
     finally:
         process.kill()
     assert process.returncode == code, err
@@ -119,11 +119,17 @@ def test_a_batch_that_the_devices_cannot_share_is_told(monkeypatch):
         lab.Lab(Config(batch_size=30, strategy="mirrored:4"), "graph")
 
 
-def test_a_dry_run_of_several_processes_is_refused(tmp_path):
-    words = ("--dry_run", "--strategy=multiworker", "--workdir=run")
+@pytest.mark.parametrize(
+    ("instead", "strategy"),
+    [("dry_run", "multiworker"), ("check_device", "mirrored:2")],
+)
+def test_what_tells_of_one_is_refused_for_several(instead, strategy, tmp_path):
+    words = (f"--{instead}", f"--strategy={strategy}", "--workdir=run")
     outcome = tiny.command(*words, cwd=tmp_path)
     assert outcome.code == 2
-    assert "--strategy=multiworker" in outcome.stderr
+    assert f"--{instead} tells of one" in outcome.stderr
+    assert f"--strategy={strategy}" in outcome.stderr
+    assert not (tmp_path / "run").exists()
 
 
 # The folder as those see it that do not write
@@ -289,7 +295,8 @@ def test_a_signal_to_one_worker_stops_both_with_a_checkpoint(runs, tmp_path):
     processes[1].send_signal(signal.SIGTERM)
     for process in processes:
         finish(process, 143)
-    finish(launched(path))
+    out, _ = finish(launched(path))
+    assert "goes on at" in out
     assert_same_result(path, runs("none"))
 
 

@@ -301,20 +301,31 @@ class Replicas:
                 kinds.setdefault(value.dtype, []).append(index)
         # All of a kind as one vector: what it costs to send one is mostly the same.
         for indices in kinds.values():
-            packed = iter([_packed([value[i] for i in indices]) for value in flat])
+            packed = iter(
+                [
+                    self._placed(_packed, index, [value[i] for i in indices])
+                    for index, value in enumerate(flat)
+                ]
+            )
             each = self._strategy.experimental_distribute_values_from_function(
                 lambda context, packed=packed: next(packed)
             )
             each = self._strategy.extended.reduce_to(operation, each, each)
             shapes = [flat[0][i].shape for i in indices]
             results = self._strategy.experimental_local_results(each)
-            for found, vector in zip(reduced, results, strict=True):
-                for i, value in zip(indices, _unpacked(vector, shapes), strict=True):
-                    found[i] = value
+            for index, vector in enumerate(results):
+                found = self._placed(_unpacked, index, vector, shapes)
+                for i, value in zip(indices, found, strict=True):
+                    reduced[index][i] = value
         return [
             tf.nest.pack_sequence_as(value, found)
             for value, found in zip(values, reduced, strict=True)
         ]
+
+    def _placed(self, function, index, *arguments):
+        # A strategy sends a value from where it finds it.
+        with tf.device(self._devices[index]):
+            return function(*arguments)
 
     def summed(self, mode, function):
         """`(x, y) -> sums`, of what `function(x, y)` finds in each part of a batch.

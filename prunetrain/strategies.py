@@ -9,6 +9,8 @@ import contextlib
 import functools
 import json
 import os
+import signal
+import threading
 
 from prunetrain.errors import InputError, RunError
 from prunetrain.lazy import tf
@@ -75,6 +77,9 @@ def multiworker():
     strategy = tf.distribute.MultiWorkerMirroredStrategy()
     # Here they wait for each other.
     strategy.reduce(tf.distribute.ReduceOp.SUM, tf.ones([]), axis=None)
+    # TensorFlow has put a handler of its own in its place, which only takes a note.
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGTERM))
     return strategy
 
 

@@ -276,7 +276,8 @@ class Lab:
         (number,) = self.loop.places.sum_now([np.int32(stop.number or 0)])
         if number and not stop:
             stop.number = signal.SIGTERM
-        return bool(stop)
+        # Not by `stop`: what came meanwhile the others do not know before the next call.
+        return bool(number)
 
     def _build_loops(self, dataset, compile, stream):
         """Builds the loops, and tries them before anything is written."""

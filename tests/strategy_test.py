@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from prunetrain import errors, lab, strategies
 from prunetrain.config import Config, ConfigError
-from prunetrain.runs import follower, results, tickets, workdir
+from prunetrain.runs import follower, results, signals, tickets, workdir
 from tests import tiny, toys
 
 LAUNCH = tiny.ROOT / "scripts" / "launch_local"
@@ -130,6 +130,28 @@ def test_what_tells_of_one_is_refused_for_several(instead, strategy, tmp_path):
     assert f"--{instead} tells of one" in outcome.stderr
     assert f"--strategy={strategy}" in outcome.stderr
     assert not (tmp_path / "run").exists()
+
+
+def test_a_signal_to_another_worker_stops_this_one():
+    stop, sums = signals.Stop(), [0, 30]
+    places = types.SimpleNamespace(sum_now=lambda values: [np.int32(sums.pop(0))])
+    mine = types.SimpleNamespace(loop=types.SimpleNamespace(places=places))
+    assert not lab.Lab.stops(mine, stop)
+    assert lab.Lab.stops(mine, stop)
+    assert stop.number == signal.SIGTERM
+
+
+def test_a_signal_that_comes_during_the_exchange_waits_for_the_next():
+    stop = signals.Stop()
+
+    def sum_now(values):
+        stop.number = signal.SIGTERM
+        return values
+
+    places = types.SimpleNamespace(sum_now=sum_now)
+    mine = types.SimpleNamespace(loop=types.SimpleNamespace(places=places))
+    assert not lab.Lab.stops(mine, stop)
+    assert lab.Lab.stops(mine, stop)
 
 
 # The folder as those see it that do not write

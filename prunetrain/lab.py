@@ -276,7 +276,7 @@ class Lab:
         (number,) = self.loop.places.sum_now([np.int32(stop.number or 0)])
         if number and not stop:
             stop.number = signal.SIGTERM
-        # Not by `stop`: what came meanwhile the others do not know before the next call.
+        # Not by `stop`: what came meanwhile, the others know at the next call only.
         return bool(number)
 
     def _build_loops(self, dataset, compile, stream):

@@ -124,7 +124,7 @@ def test_a_flagfile_is_headed_by_its_command(name, monkeypatch):
         assert parse(*words[3:]).as_dict() == Config(**SETTINGS[name]).as_dict()
 
 
-@pytest.mark.parametrize("name", ["quickstart", "test"])
+@pytest.mark.parametrize("name", ["quickstart", "test", "publish"])
 def test_a_command_is_executable_and_free_of_syntax_errors(name):
     script = SCRIPTS / name
     assert script.stat().st_mode & 0o111

@@ -276,11 +276,7 @@ class Lab:
         (number,) = self.loop.places.sum_now([np.int32(stop.number or 0)])
         if number and not stop:
             stop.number = signal.SIGTERM
-<<<<<<< HEAD
         # Not by `stop`: the others do not know yet what came meanwhile.
-=======
-        # Not by `stop`: what came meanwhile, the others know at the next call only.
->>>>>>> 6ffe08424f5943b9ebf7c3492085ec1d3a55ee61
         return bool(number)
 
     def _build_loops(self, dataset, compile, stream):

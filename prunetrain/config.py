@@ -20,6 +20,7 @@ from prunetrain.pruning.dynamic import MASK_UPDATES
 from prunetrain.pruning.patterns import PATTERNS
 from prunetrain.pruning.schedules import SCHEDULES as SCHEDULES_OF_SPARSITY
 from prunetrain.registry import parse_arguments
+from prunetrain.strategies import MULTIWORKER, STRATEGIES
 
 COMPILE_MODES = {
     "auto": "hybrid for max pooling and, on a CPU, for convolutions, else xla",
@@ -121,6 +122,13 @@ class Config:
     )
     compile: str = options.option(
         "Run", "auto", "what XLA compiles", choices=COMPILE_MODES
+    )
+    strategy: str = options.option(
+        "Run",
+        "none",
+        "where each step is made; several devices take equal parts of its batch. "
+        "multiworker: each machine runs the same command on the same --workdir",
+        choices=STRATEGIES,
     )
     steps_per_loop: int = options.option(
         "Run",
@@ -486,6 +494,18 @@ class Config:
                 "precision",
                 self.precision,
                 f"must be float32 for --model={self.model}: its layers have their own",
+            )
+        if self.strategy != "none" and self.parallel_replicates > 1:
+            raise ConfigError(
+                "parallel_replicates",
+                self.parallel_replicates,
+                f"must be 1 with strategy={self.strategy}, which takes the devices",
+            )
+        if self.strategy == MULTIWORKER and not self.workdir:
+            raise ConfigError(
+                "workdir",
+                self.workdir,
+                "must be a folder that all workers see, with strategy=multiworker",
             )
         if self.loss in losses.choices().keys() - {"auto", *losses.LOSSES[self.task]}:
             raise ConfigError(

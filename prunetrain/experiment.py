@@ -10,7 +10,7 @@ import functools
 import pathlib
 
 from prunetrain import lab as labs
-from prunetrain import plans, training
+from prunetrain import plans, strategies, training
 from prunetrain import starts as starts_lib
 from prunetrain.config import ConfigError
 from prunetrain.errors import InputError, RunError
@@ -37,7 +37,7 @@ def run(config, workdir=None, progress=None, start=None):
     which start afresh: they do not know what a script has registered or set in Keras.
 
     Args:
-        config: `Config`.
+        config: `Config`. With strategy="multiworker" each worker calls this.
         workdir: folder for the files, or an open `WorkDirectory`; None takes
             `config.workdir`, and if that is empty a new one.
         progress: display (see `runs.progress`); None picks one for the console.
@@ -50,8 +50,17 @@ def run(config, workdir=None, progress=None, start=None):
         InputError: the settings, the data or the folder do not fit.
         RunError: the training diverged, or a worker process failed.
     """
+    with strategies.told(config.strategy):
+        return _run(config, workdir, progress, start)
+
+
+def _run(config, workdir, progress, start):
     directory = open_directory(config, workdir)
-    display = progress or displays.for_console()
+    follows = strategies.follows(config.strategy)
+    display = progress or (displays.Silent() if follows else displays.for_console())
+    if config.strategy == strategies.MULTIWORKER:
+        # The others wait for this one, even if it finds nothing to train.
+        (start or (lambda: strategies.make(config.strategy)))()
     to_come = [
         list(unfinished(config, replicate, directory))
         for replicate in range(config.replicates)
@@ -158,7 +167,7 @@ def find_tickets(lab, config, replicate, directory, display):
     """
     starts = starts_lib.Starts(lab, config, replicate, directory, display)
     board = None
-    if config.tensorboard == "on":
+    if config.tensorboard == "on" and not strategies.follows(config.strategy):
         board = functools.partial(events.Events, directory.path / "tensorboard")
     for round, branch in unfinished(config, replicate, directory):
         key = replicate, branch, round

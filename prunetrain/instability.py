@@ -78,6 +78,11 @@ def measure(
     steps = _default_steps(config) if steps is None else list(dict.fromkeys(steps))
     replicates = config.replicates if replicates is None else replicates
     _check(config, steps, points, replicates)
+    if config.strategy != "none":
+        raise InputError(
+            "instability is measured on one device. Received: a run with --strategy="
+            f"{config.strategy}"
+        )
     directory = labs.open_directory(config, path)
     _check_round(directory, round, replicates)
     rows = {row.key: row for row in barriers.read_rows(directory.path)}

@@ -7,19 +7,20 @@ workers does without.
 import dataclasses
 import pathlib
 import platform
+import signal
 import time
 import warnings
 
 import numpy as np
 
-from prunetrain import build, data, metrics, models, plans
+from prunetrain import build, data, metrics, models, plans, strategies
 from prunetrain import config as config_lib
 from prunetrain.config import ConfigError
 from prunetrain.data import augmentation
 from prunetrain.errors import InputError, RunError
 from prunetrain.lazy import keras, tf
 from prunetrain.pruning.criteria import CRITERIA
-from prunetrain.runs import workdir, workers
+from prunetrain.runs import follower, workdir, workers
 
 # A signal waits for the end of a dispatch.
 _DISPATCH_SECONDS = 0.5
@@ -53,7 +54,12 @@ def open_directory(config, path=None):
     """
     if isinstance(path, workdir.WorkDirectory):
         return path
-    return workdir.WorkDirectory(
+    kind = workdir.WorkDirectory
+    if strategies.follows(config.strategy):
+        # By then the first worker has opened it.
+        strategies.make(config.strategy)
+        kind = follower.Follower
+    return kind(
         path or config.workdir,
         config.as_dict(),
         config_lib.free_settings(),
@@ -166,6 +172,18 @@ def _cpu():
     return " ".join([found.get("model name") or platform.processor(), *used]).strip()
 
 
+def _check_parts(config, strategy):
+    """Raises ConfigError unless all replicas get as many examples of a batch."""
+    count = strategy.num_replicas_in_sync if strategy else 1
+    if config.batch_size % count:
+        raise ConfigError(
+            "batch_size",
+            config.batch_size,
+            f"must be a multiple of the {count} devices of --strategy="
+            f"{config.strategy}, which take equal parts of it",
+        )
+
+
 def dense_loop(lab, dataset):
     """A loop of the lab's training without the masking, to compare with.
 
@@ -203,10 +221,12 @@ class Lab:
     """
 
     def __init__(self, config, compile, dataset=None):
-        from prunetrain.core import snapshot, steps, streams
+        from prunetrain.core import distributed, snapshot, steps, streams
 
+        self._strategy = strategies.make(config.strategy)
         tf.config.experimental.enable_op_determinism()
         self.config = config
+        _check_parts(config, self._strategy)
         dataset = open_data(config) if dataset is None else dataset
         stream = config.stream == "always" or (
             config.stream == "auto" and dataset.nbytes > streams.device_memory() / 4
@@ -215,7 +235,10 @@ class Lab:
         self._shapes = dataset.input_shape, dataset.num_classes
         # Layers draw initial values from the global seed even if these are replaced.
         keras.utils.set_random_seed(config.seed)
-        self.pruned = build.make_pruned(config, build.make_model(config, self._shapes))
+        with distributed.scope(self._strategy):
+            model = build.make_model(config, self._shapes)
+            self.pruned = build.make_pruned(config, model)
+            self.optimizer = build.make_optimizer(config)
         if compile == "xla" and steps.has_max_pooling(self.pruned.model):
             raise ConfigError(
                 "compile",
@@ -223,31 +246,52 @@ class Lab:
                 "must be auto, hybrid or graph for a model with max pooling, whose "
                 "gradient XLA does not have deterministic",
             )
-        self.optimizer = build.make_optimizer(config)
         self._rates = build.rates_per_kernel(config, self.pruned)
         with build.going_together(config):
             build.check_last_rate(config)
             self._build_loops(dataset, compile, stream)
-        self._check_pruning()
-        self.rewind = snapshot.Snapshot(self.pruned, self.optimizer)
-        self.best = snapshot.Snapshot(self.pruned)
+        with self.loop.places.on(0):
+            self._check_pruning()
+        with distributed.scope(self._strategy):
+            self.rewind = snapshot.Snapshot(self.pruned, self.optimizer)
+            self.best = snapshot.Snapshot(self.pruned)
         self.state = tf.train.Checkpoint(variables=self._variables())
         # What is added to a training's step for the place in the order of the data.
         self.data_offset = 0
-        self.clock = time.monotonic
+        self.clock = self._clock
         # The first dispatches are short: how long a step takes is not known yet.
         self._steps_in_time = 1
 
+    def _clock(self):
+        """Seconds. Workers in step decide alike, by the first one's clock."""
+        (now,) = self.loop.places.chiefs([np.float64(time.monotonic())])
+        return float(now)
+
+    def stops(self, stop):
+        """Whether a signal has come, to this process or to one it is in step with.
+
+        Args:
+            stop: `signals.Stop`, of which it is noted.
+        """
+        (number,) = self.loop.places.sum_now([np.int32(stop.number or 0)])
+        if number and not stop:
+            stop.number = signal.SIGTERM
+        # Not by `stop`: the others do not know yet what came meanwhile.
+        return bool(number)
+
     def _build_loops(self, dataset, compile, stream):
         """Builds the loops, and tries them before anything is written."""
-        from prunetrain.core import loops
+        from prunetrain.core import distributed, loops
 
         config = self.config
         loss_fn, tally = build.make_loss(config, self.pruned, dataset)
         self._loss_fn = loss_fn
         # Sparsity at the begin and at the end of a training's updates of the masks.
         self._targets = [tf.Variable(0.0, False, dtype=tf.float64) for _ in range(2)]
-        self.mask_update = build.make_mask_update(config, self.pruned, self._targets)
+        with distributed.scope(self._strategy):
+            self.mask_update = build.make_mask_update(
+                config, self.pruned, self._targets
+            )
         self.loop = loops.make_train_loop(
             self.pruned,
             self.optimizer,
@@ -258,6 +302,7 @@ class Lab:
             augment=augmentation.chained(config.augment),
             stream=stream,
             mask_update=self.mask_update,
+            strategy=self._strategy,
         )
         self._evaluate = {
             split: loops.make_eval_loop(
@@ -267,6 +312,7 @@ class Lab:
                 compile=self.loop.mode,
                 stream=stream,
                 correct_fn=tally,
+                strategy=self._strategy,
             )
             for split in ("validation", "test")
         }
@@ -410,6 +456,11 @@ class Lab:
         Raises:
             RunError: the weights cannot be scored.
         """
+        with self.loop.places.on(0):
+            masks, problem = self._next_masks(seed, weights_seed, round)
+        return masks and self.loop.places.chiefs(masks), problem
+
+    def _next_masks(self, seed, weights_seed, round):
         from prunetrain.pruning import prune
 
         config = self.config

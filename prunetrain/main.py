@@ -15,6 +15,7 @@ if __name__ == "__main__":
 
 import contextlib
 import dataclasses
+import functools
 import io
 import os
 import re
@@ -34,6 +35,7 @@ from prunetrain import (
     experiment,
     flagfiles,
     registry,
+    strategies,
 )
 from prunetrain import config as config_lib
 from prunetrain.config import Config, ConfigError
@@ -72,14 +74,20 @@ def main(argv=None):
         argv, instead = _without_instead(argv)
         config = parse(argv)
         _check_backend()
+        start = functools.partial(_start_quietly, config.strategy)
+        if instead:
+            _check_one(config, instead)
         if instead == "dry_run":
-            _start_quietly()
+            start()
             dry_run.print_forecast(config)
             return 0
         if instead == "check_device":
             with check_device.dumped_programs() as programs:
-                _start_quietly()
+                start()
                 return 0 if check_device.print_check(config, programs) else 1
+        if strategies.follows(config.strategy):
+            # The first worker settles what stands in the folder, and then joins.
+            start()
         directory = experiment.open_directory(config)
         flagfile = directory.path / "flags.txt"
         to_go_on = (
@@ -87,10 +95,12 @@ def main(argv=None):
             f"--flagfile={shlex.quote(str(flagfile))} "
             f"--workdir={shlex.quote(str(directory.path))}"
         )
-        where = f"all settings and results: {directory.path}"
-        print(f"{_described(config)}; {where}", flush=True)
-        experiment.run(config, directory, start=_start_quietly)
-        analysis.print_results(directory.path)
+        if not strategies.follows(config.strategy):
+            where = f"all settings and results: {directory.path}"
+            print(f"{_described(config)}; {where}", flush=True)
+        experiment.run(config, directory, start=start)
+        if not strategies.follows(config.strategy):
+            analysis.print_results(directory.path)
         return 0
     except ConfigError as error:
         return _fail(2, f"--{error.field}={error.received}: {error.rule}. {see}")
@@ -245,6 +255,19 @@ def _choice_lines(choices, wrap):
     ]
 
 
+def _check_one(config, instead):
+    """Raises InputError if what is asked for instead of the run is not for several."""
+    if instead == "dry_run":
+        several, what = config.strategy == strategies.MULTIWORKER, "process"
+    else:
+        several, what = config.strategy != "none", "device"
+    if several:
+        raise InputError(
+            f"--{instead} tells of one {what}, --strategy={config.strategy} has "
+            "several. Leave one of the two out"
+        )
+
+
 def _check_backend():
     backend = os.environ.setdefault("KERAS_BACKEND", "tensorflow")
     if backend != "tensorflow":
@@ -254,14 +277,16 @@ def _check_backend():
         )
 
 
-def _start_quietly():
+def _start_quietly(strategy="none"):
     """Loads TensorFlow, and keeps what it writes off the screen unless it fails.
 
     Raises:
-        InputError: another backend is asked for.
+        InputError: another backend is asked for, or there are no such devices.
     """
     _check_backend()
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    # TensorFlow tells the loss of a worker several times over; so does what is raised.
+    level = "3" if strategy == strategies.MULTIWORKER else "2"
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", level)
     sys.stderr.flush()
     screen = os.dup(2)
     with tempfile.TemporaryFile() as file:
@@ -269,8 +294,12 @@ def _start_quietly():
         try:
             import tensorflow as tf
 
-            # The devices are looked for at first use, with messages of their own.
+            # What devices there are has to be said before they are looked for.
+            strategies.make(strategy)
+            # That is done at first use, with messages of their own.
             tf.config.list_logical_devices()
+        except InputError:
+            raise
         except Exception:
             file.seek(0)
             os.write(screen, file.read())

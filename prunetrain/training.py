@@ -39,7 +39,7 @@ def train(lab, progress, log, saves, round, branch="ticket"):
         while True:
             now = lab.clock()
             progress.seconds, then = progress.seconds + now - then, now
-            if stop:
+            if lab.stops(stop):
                 saves.save(progress)
                 stop.obey()
             if round == 0 and progress.step == 0:

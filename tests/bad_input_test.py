@@ -34,7 +34,7 @@ def refused(monkeypatch, capsys, tmp_path):
     monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)
 
     def run(*words, start=pytest.fail):
-        monkeypatch.setattr(main, "_start_quietly", start)
+        monkeypatch.setattr(main, "_start_quietly", lambda *strategy: start())
         assert main.main(["prunetrain", *words]) == 2
         out, err = capsys.readouterr()
         assert err.startswith("prunetrain: ")
@@ -105,6 +105,10 @@ VALUES = {
         "of seconds as in 60s or of steps",
     ),
     "compile": {"xlaa": "mean 'xla'", "": "must be one of auto, xla"},
+    "strategy": {
+        **{"mirored": "mean 'mirrored'", "": "must be one of none, mirrored"},
+        **{"mirrored:0": "mirrored:N", "mirrored:x": "mirrored:N", "a:b": "one of"},
+    },
     "steps_per_loop": {**NO_INTEGERS, "0": "from 1 (steps)"},
     "dataset": {
         **{"mnits": "mean 'mnist'", "": "must be one of", "tfds:": "or tfds:NAME"},
@@ -216,6 +220,8 @@ PAIRS = {
     "prune_rate": ["--prune_rate=0.3", "--sparsities=0.5,0.8"],
     "rewind": ["--rewind=finetune", "--prune_at=init"],
     "control_rounds": ["--control_rounds=4", "--rounds=3"],
+    "parallel_replicates": ["--parallel_replicates=2", "--strategy=mirrored:2"],
+    "workdir": ["--workdir=", "--strategy=multiworker"],
 }
 
 

@@ -1393,7 +1393,7 @@ class Curve:
         self.config = settings(train_steps=len(losses) - 1, eval_every=1, **changes)
         self._losses, self.calls, self.step = losses, [], 0
         self.settled_at = 0
-        self.clock = lambda: 0.0
+        self.clock, self.stops = (lambda: 0.0), bool
         self.rewind, self.best = (
             types.SimpleNamespace(update=lambda name=name: self._note(name))
             for name in ("rewind", "best")

@@ -13,7 +13,7 @@ _EXAMPLES = re.findall(r"^```python\n(.*?)^```", _TEXT, re.M | re.S)
 
 
 def test_there_are_examples():
-    assert len(_EXAMPLES) == 3
+    assert len(_EXAMPLES) == 4
 
 
 def test_what_does_not_get_faster_is_said_before_any_figure():

@@ -6,10 +6,13 @@ i·B + B - 1 of the epochs laid end to end. A batch may thus begin in one epoch 
 in the next; every example is visited exactly once per epoch.
 """
 
+import functools
+
 import tensorflow as tf
 
 from prunetrain.core import (
     arrays,
+    distributed,
     mask_updates,
     pruned_model,
     steps,
@@ -31,6 +34,7 @@ def make_train_loop(
     augment=None,
     stream=False,
     mask_update=None,
+    strategy=None,
 ):
     """Builds the compiled training loop over data that stays on the device.
 
@@ -55,6 +59,9 @@ def make_train_loop(
             batches are the same.
         mask_update: a `core.mask_updates.MaskUpdate`, which changes the masks at some
             of the steps; `prunetrain.pruning.dynamic` makes them.
+        strategy: a synchronous `tf.distribute.Strategy`, under whose scope the model,
+            `pruned`, `optimizer` and `mask_update` were made: each of its devices takes
+            an equal part of every batch. Use what is returned outside of the scope.
 
     Returns:
         A `TrainLoop`: call it with `(first_step, num_steps)`, get the mean loss.
@@ -66,7 +73,7 @@ def make_train_loop(
     kind = StreamedTrainLoop if stream else TrainLoop
     return kind(
         *(pruned, optimizer, loss_fn, x, y, batch_size),
-        *(seed, compile, mask_interval, augment, mask_update),
+        *(seed, compile, mask_interval, augment, mask_update, strategy),
     )
 
 
@@ -79,6 +86,7 @@ def make_eval_loop(
     compile="auto",
     stream=False,
     correct_fn=None,
+    strategy=None,
 ):
     """Builds the compiled evaluation over data that stays on the device.
 
@@ -87,7 +95,7 @@ def make_eval_loop(
         loss_fn: as for `make_train_loop`; regularisers are not part of it.
         x, y: arrays of all examples; the last batch may be smaller.
         batch_size: examples per forward pass.
-        compile, stream: as for `make_train_loop`.
+        compile, stream, strategy: as for `make_train_loop`.
         correct_fn: as for `make_eval_step`.
 
     Returns:
@@ -109,20 +117,26 @@ def make_eval_loop(
     first = (tf.convert_to_tensor(array[:1]) for array in (x, y))
     first = steps.evaluate_batch(pruned, loss_fn, correct_fn, *first)
     zeros = [tf.zeros_like(value) for value in first]
+    places = distributed.places(strategy, pruned)
+    evaluated = places.summed(
+        mode, functools.partial(steps.evaluate_batch, pruned, loss_fn, correct_fn)
+    )
 
     def add_batch(sums, x, y):
-        batch = steps.evaluate_batch(pruned, loss_fn, correct_fn, x, y)
+        batch = evaluated(x, y)
         return tuple(total + value for total, value in zip(sums, batch, strict=True))
 
     over = _evaluate_streamed if stream else _evaluate_resident
-    return over(pruned, add_batch, zeros, x, y, batch_size, mode)
+    apply_masks = places.on_each(pruned.apply_masks)
+    mode = places.mode(mode)
+    return over(apply_masks, add_batch, zeros, x, y, batch_size, mode, places.total)
 
 
-def _evaluate_resident(pruned, add_batch, zeros, x, y, batch_size, mode):
+def _evaluate_resident(apply_masks, add_batch, zeros, x, y, batch_size, mode, total):
     num_full, rest = divmod(x.shape[0], batch_size)
 
     def evaluate():
-        pruned.apply_masks()
+        apply_masks()
         sums = tuple(zeros)
         for index in tf.range(num_full):
             start = index * batch_size
@@ -131,24 +145,24 @@ def _evaluate_resident(pruned, add_batch, zeros, x, y, batch_size, mode):
             )
         if rest:
             sums = add_batch(sums, x[-rest:], y[-rest:])
-        return sums
+        return total(sums)
 
     return _compiled(mode, evaluate)
 
 
-def _evaluate_streamed(pruned, add_batch, zeros, x, y, batch_size, mode):
-    add_batch = _compiled(mode, add_batch)
+def _evaluate_streamed(apply_masks, add_batch, zeros, x, y, batch_size, mode, total):
+    add_batch, total = _compiled(mode, add_batch), _compiled(mode, total)
     num_batches = -(-x.shape[0] // batch_size)
 
     def rows(index):
         return slice(index * batch_size, (index + 1) * batch_size)
 
     def evaluate():
-        pruned.apply_masks()
+        apply_masks()
         sums = tuple(zeros)
         for batch in streams.chunks(x, y, rows, last=num_batches):
             sums = add_batch(sums, *batch)
-        return sums
+        return total(sums)
 
     return evaluate
 
@@ -160,6 +174,7 @@ class TrainLoop:
         mode: "xla", "hybrid" or "graph", as picked.
         seed: int64 `tf.Variable`; assign to it to draw another order of the data
             without a retrace.
+        places: `distributed.OneDevice`, or `distributed.Replicas` of a strategy.
     """
 
     def __init__(
@@ -175,11 +190,13 @@ class TrainLoop:
         mask_interval,
         augment,
         mask_update,
+        strategy=None,
     ):
         pruned_model.check_pruned(pruned)
         self.mode = steps.pick_mode(compile, pruned.model)
         # Before tracing: a tf.function may not create the optimizer's variables.
-        pruned.attach_optimizer(optimizer)
+        with distributed.scope(strategy):
+            pruned.attach_optimizer(optimizer)
         self._pruned, self._optimizer = pruned, optimizer
         self._x, self._y = self._placed(x, y)
         self._num_examples = self._x.shape[0]
@@ -191,16 +208,28 @@ class TrainLoop:
         self._loss_fn, self._mask_interval = loss_fn, mask_interval
         mask_updates.check(mask_update, mask_interval)
         self._mask_update = mask_update
+        self.places = distributed.places(strategy, pruned, optimizer, mask_update)
+        self._loop_mode = self.places.mode(self.mode)
+        _check_parts(batch_size, self.places.num_replicas)
         update = mask_updates.make_update(mask_update, pruned, optimizer, mask_interval)
-        self._step = self._step_with(steps.compiled_update(self.mode, update))
+        self._step = self._step_with(self.places.compiled_update(self.mode, update))
         if mask_update is not None and mask_update.replaces_update:
             self._due_step = self._step_with(
-                mask_updates.make_replacement(mask_update, optimizer)
+                mask_updates.make_replacement(mask_update, optimizer), once=True
             )
+        elif mask_update is not None:
+            self._change = self.places.on_first(
+                lambda step, seed: mask_update.change(None, step, seed)
+            )
+        self._hold_masks = self.places.on_each(
+            lambda: steps.hold_masks(pruned, optimizer)
+        )
         self._build(seed)
 
-    def _step_with(self, update):
-        return steps.step_function(self._pruned, self._optimizer, self._loss_fn, update)
+    def _step_with(self, update, once=False):
+        return self.places.step_function(
+            *(self.mode, self._pruned, self._optimizer, self._loss_fn, update, once)
+        )
 
     def _placed(self, x, y):
         return arrays.on_device(x, y)
@@ -214,7 +243,7 @@ class TrainLoop:
         )
         # Epoch -2: neither epoch 0 nor the one before it, so the first call shuffles.
         self._order_key = tf.Variable(tf.constant([0, -2], tf.int64), trainable=False)
-        self._run = _compiled(self.mode, self._run_steps)
+        self._run = _compiled(self._loop_mode, self._run_steps)
 
     @property
     def num_traces(self):
@@ -271,7 +300,7 @@ class TrainLoop:
             _, step, total = self._repeat(
                 self._batch, self.seed, place, step, tf.minimum(end, turn), total
             )
-        steps.hold_masks(self._pruned, self._optimizer)
+        self._hold_masks()
         return total
 
     def batches(self, count):
@@ -307,7 +336,7 @@ class TrainLoop:
                     take, seed, place, step, after, total
                 )
                 while due < step:
-                    self._mask_update.change(None, due, tf.identity(seed))
+                    self._change(due, tf.identity(seed))
                     due = step
         return place, step, total
 
@@ -336,7 +365,9 @@ class TrainLoop:
             *(self._pruned, self._optimizer, self._loss_fn, either),
             () if self._mask_update is None else self._mask_update.variables,
         )
-        step, index = self._search(checked_step, first_step, first_step + num_steps)
+        # Several devices would have to be asked about each of the numbers.
+        with self.places.on(0):
+            step, index = self._search(checked_step, first_step, first_step + num_steps)
         return None if index < 0 else (int(step), names[int(index)])
 
     def _search(self, checked_step, first_step, end):
@@ -398,10 +429,8 @@ class StreamedTrainLoop(TrainLoop):
             self.seed = tf.Variable(seed, dtype=tf.int64, trainable=False)
         self._num_steps = streams.steps_per_chunk(self._x, self._batch_size)
         self._stream = self._place = self._chunk = None
-        self._run = _compiled(self.mode, self._run_chunk)
-        self._hold = _compiled(
-            self.mode, lambda: steps.hold_masks(self._pruned, self._optimizer)
-        )
+        self._run = _compiled(self._loop_mode, self._run_chunk)
+        self._hold = _compiled(self._loop_mode, self._hold_masks)
 
     def _advance(self, first_step, num_steps, total):
         seed, step = int(self.seed), int(first_step)
@@ -453,6 +482,14 @@ class StreamedTrainLoop(TrainLoop):
         rows = streams.visits(shuffled, self._num_examples, seed)
         return streams.chunks(
             self._x, self._y, lambda chunk: rows(chunk * count, count), index
+        )
+
+
+def _check_parts(batch_size, num_replicas):
+    if batch_size % num_replicas:
+        raise ValueError(
+            f"`batch_size` must be a multiple of the strategy's {num_replicas} "
+            f"replicas, which take equal parts. Received: batch_size={batch_size}"
         )
 
 

@@ -27,14 +27,16 @@ class MaskUpdate:
         make_update: `optimizer -> update`, where `update(gradients)` is how weights are
             updated, in place of: mask the gradients, let the optimizer apply them, mask
             the weights.
-        variables: `tf.Variable`s of its own. A checkpoint has to hold them.
+        variables: `tf.Variable`s of its own. A checkpoint has to hold them. For several
+            devices it must be a list that the functions read them from: each puts its
+            copies there while it is traced.
     """
 
     next_due: Callable
     change: Callable
     replaces_update: bool = False
     make_update: Callable | None = None
-    variables: tuple = ()
+    variables: list | tuple = ()
 
 
 def check(mask_update, mask_interval):

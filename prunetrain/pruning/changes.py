@@ -237,15 +237,18 @@ def zero_pruned(pruned):
 
 
 def new_latents(pruned):
-    """A variable for each kernel, for what its pruned weights have become."""
-    return tuple(
+    """A variable for each kernel, for what its pruned weights have become.
+
+    In a list, since each device may put its copies there (`core.distributed`).
+    """
+    return [
         tf.Variable(
             tf.zeros(kernel.shape, kernel.dtype),
             trainable=False,
             name=f"latent/{kernel.path}",
         )
         for kernel in pruned.kernels
-    )
+    ]
 
 
 def whole(pruned, latents):

@@ -100,15 +100,18 @@ class WorkDirectory:
                 f"workdir={str(self.path)!r} ({problem}). Make it writable, or choose "
                 "another --workdir"
             ) from error
+        self._read_rows()
+        with told(self.path / "checkpoints"):
+            self._tidy_checkpoints()
+        self.tidy_metrics()
+
+    def _read_rows(self):
         self._rows = {row.key: row for row in results.read_rows(self.path)}
         self._rows_beside = {
             row.key: row
             for folder in self._beside()
             for row in results.read_rows(folder)
         }
-        with told(self.path / "checkpoints"):
-            self._tidy_checkpoints()
-        self.tidy_metrics()
 
     def _settle(self, settings, free, defaults):
         """Writes the settings, or compares them with those that are there."""

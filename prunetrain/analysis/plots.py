@@ -115,7 +115,7 @@ def panels(runs, width=5.0, height=4.0, columns=2):
     return figure, list(axes[: len(runs)])
 
 
-def legend_below(figure):
+def legend_below(figure, title=None):
     """One legend for all axes, where it hides nothing."""
     found = {}
     for axes in figure.axes:
@@ -130,6 +130,8 @@ def legend_below(figure):
         loc="outside lower center",
         ncols=max(1, min(most, len(found))),
         fontsize=9,
+        title=title,
+        title_fontsize=9,
         frameon=False,
     )
 

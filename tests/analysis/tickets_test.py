@@ -39,7 +39,7 @@ def opened(path):
 
 def rows(section):
     (table,) = (x for x in section.blocks if isinstance(x, page.Table))
-    return table.rows
+    return [[cell.replace("\u00a0", " ") for cell in row] for row in table.rows]
 
 
 def number(text):

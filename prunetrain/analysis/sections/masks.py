@@ -198,7 +198,7 @@ def _initial_picture(run, values, named):
         axes.remove()
     for axes, path in zip(panels, picked, strict=False):
         _draw_distribution(axes, run, path, values)
-    panels[0].legend(fontsize=7, title="weights remaining", title_fontsize=7)
+    plots.legend_below(figure, title="weights remaining")
     left_out = len(paths) - len(picked)
     caption = (
         f"{_of(run, named)}Initial weights (at step 0 of round 0) of "
@@ -297,7 +297,7 @@ def _pixel_picture(run, found, named):
         bar.set_label("live weights per pixel", fontsize=8)
         bar.ax.tick_params(labelsize=8)
     dead = ", ".join(
-        f"{np.mean(counts == 0):.0%} at {run.remaining(round):.3g} %"
+        f"{100 * np.mean(counts == 0):.0f} % at {run.remaining(round):.3g} %"
         for round, counts in found.items()
     )
     most = max(len(run.finished(round)) for round in found)

@@ -74,7 +74,10 @@ def training(runs):
         axes.set_xlabel("training step")
         axes.set_ylabel(f"{split} {name}")
         axes.grid(alpha=0.3)
-        axes.legend(fontsize=8, title="weights remaining", title_fontsize=8)
+        # Long enough to tell dashes from dashes and dots.
+        axes.legend(
+            fontsize=8, title="weights remaining", title_fontsize=8, handlelength=4
+        )
     _share_range(panels)
     why = (
         ""
@@ -84,7 +87,8 @@ def training(runs):
     )
     caption = (
         f"{split.capitalize()} {measure} along training, tickets of some levels "
-        "(--levels chooses); dashed: the controls of the same level, in its colour. "
+        "(--levels chooses); broken lines: the controls of the same level, in its "
+        "colour. "
         f"{averaged(runs, bars='Bands reach from the lowest to the highest.')} The "
         f"vertical axis leaves out the first steps.{why}"
     )

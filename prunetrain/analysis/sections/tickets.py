@@ -179,7 +179,10 @@ def _gap(gap, scale, form):
     )
     if gap.low is None:
         return mean
-    return f"{mean} [{', '.join(ends)}]{ {1: ' ▲', -1: ' ▼', 0: ''}[gap.sign] }"
+    # Broken, if at all, before the bracket.
+    mark = {1: "\u00a0▲", -1: "\u00a0▼", 0: ""}[gap.sign]
+    interval = ",\u00a0".join(ends)
+    return f"{mean} [{interval}]{mark}"
 
 
 def _overlaps(run):

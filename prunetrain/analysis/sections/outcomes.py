@@ -50,8 +50,8 @@ def early_stop(runs):
     plots.legend_below(figure)
     caption = (
         "Step (batches trained on) at which the validation loss was lowest; lower is "
-        f"faster. {averaged(runs)}{_dotted(curves)} A step can only be one at which the "
-        f"run evaluated{_every(runs)}."
+        f"faster. {averaged(runs)}{_dotted(curves)} A step can only be one at which "
+        f"the run evaluated{_every(runs)}."
     )
     alt = (
         f"Early-stop step against weights remaining, a line for each of {_all(curves)}"

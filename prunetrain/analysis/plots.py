@@ -58,7 +58,7 @@ def curves(runs):
     """A `Curve` for each branch of each run, controls dashed."""
     found = []
     for run in runs:
-        groups = levels_lib.grouped(run.rows)
+        groups = levels_lib.grouped(run.trained_rows)
         branches = sorted({b for _, b in groups}, key=lambda b: (b != "ticket", b))
         for branch in branches:
             rows = [rows for (_, name), rows in groups.items() if name == branch]

@@ -99,6 +99,12 @@ class Run:
         return [x for x in self.metrics if self.row(tuple(x[n] for n in names))]
 
     @property
+    def trained_rows(self):
+        """The rows of what was trained: not of a round 0 that is only evaluated."""
+        untrained = self.settings.get("prune_at", "end") != "end"
+        return [row for row in self.rows if row.round or not untrained]
+
+    @property
     def replicates(self):
         """The replicates of which a training is finished."""
         return sorted({row.replicate for row in self.rows})

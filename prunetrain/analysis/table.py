@@ -38,7 +38,8 @@ def print_results(path, console=None):
         f"of {replicates} replicate{'s' if replicates != 1 else ''}.",
         highlight=False,
     )
-    for line in verdict.of(rows, _prune_at(path)).lines:
+    prune_at = _prune_at(path)
+    for line in verdict.of(rows, prune_at).lines:
         console.print(line, highlight=False, markup=False)
     files = ["results.csv", "metrics.jsonl", "tickets/", "checkpoints/", "flags.txt"]
     if importlib.util.find_spec("matplotlib"):
@@ -46,7 +47,8 @@ def print_results(path, console=None):
 
         picture = f"{_measure(levels)}.png"
         with workdirs.told(path / picture) as file:
-            plots.by_weights_remaining(levels, file)
+            trained = [x for x in levels if x.round or prune_at == "end"]
+            plots.by_weights_remaining(trained, file)
         files.insert(0, picture)
     else:
         console.print("For a plot: pip install 'prunetrain[report]'", markup=False)

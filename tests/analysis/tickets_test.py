@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 import prunetrain as pt
-from prunetrain.analysis import page, reading
-from prunetrain.analysis.sections import tickets
+from prunetrain.analysis import page, plots, reading
+from prunetrain.analysis.sections import outcomes, tickets
 from prunetrain.runs import barriers, progress, results
 from tests import tiny
 
@@ -144,3 +144,14 @@ def test_a_damaged_file_of_barriers_is_a_problem_and_no_more(copied):
     run = opened(copied)
     assert tickets.instability([run]) is None
     assert any("instability.csv" in problem for problem in run.problems)
+
+
+@pytest.mark.parametrize(("prune_at", "rounds"), [("end", 3), ("init", 2)])
+def test_a_round_0_that_was_not_trained_is_not_drawn(copied, prune_at, rounds):
+    run = opened(copied)
+    run.settings = {**run.settings, "prune_at": prune_at}
+    (ticket,) = (x for x in plots.curves([run]) if x.branch == "ticket")
+    assert len(ticket.rows) == rounds
+    axes = outcomes.accuracy([run]).pictures[0].figure.axes[0]
+    labels = axes.get_legend_handles_labels()[1]
+    assert ("dense (round 0)" in labels) == (prune_at == "end")

@@ -29,8 +29,8 @@ def accuracy(runs):
     plots.legend_below(figure)
     caption = (
         f"Test {measure} of tickets and controls, at the step of the lowest validation "
-        f"loss (left) and at the last step of training (right). {averaged(runs)} "
-        "Dotted: the dense network."
+        f"loss (left) and at the last step of training (right). {averaged(runs)}"
+        f"{_dotted(curves)}"
     )
     alt = f"Test {measure} against weights remaining, a line for each of {_all(curves)}"
     return page.Section(title, [page.Picture("accuracy", figure, alt, caption)])
@@ -50,8 +50,8 @@ def early_stop(runs):
     plots.legend_below(figure)
     caption = (
         "Step (batches trained on) at which the validation loss was lowest; lower is "
-        f"faster. {averaged(runs)} Dotted: the dense network. A step can only be one "
-        f"at which the run evaluated{_every(runs)}."
+        f"faster. {averaged(runs)}{_dotted(curves)} A step can only be one at which "
+        f"the run evaluated{_every(runs)}."
     )
     alt = (
         f"Early-stop step against weights remaining, a line for each of {_all(curves)}"
@@ -221,6 +221,11 @@ def _measured(runs):
 
 def _unit(measure):
     return "%" if measure == "accuracy" else "loss"
+
+
+def _dotted(curves):
+    has_dense = any(not rows[0].round for curve in curves for rows in curve.rows)
+    return " Dotted: the dense network." if has_dense else ""
 
 
 def _draw_dense(axes, curves, value, scale=1):

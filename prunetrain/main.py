@@ -90,10 +90,11 @@ def main(argv=None):
             start()
         directory = experiment.open_directory(config)
         flagfile = directory.path / "flags.txt"
+        workdir = config.workdir if config.only else directory.path
         to_go_on = (
             f"to go on: python -m prunetrain.main "
             f"--flagfile={shlex.quote(str(flagfile))} "
-            f"--workdir={shlex.quote(str(directory.path))}"
+            f"--workdir={shlex.quote(str(workdir))}"
         )
         if not strategies.follows(config.strategy):
             where = f"all settings and results: {directory.path}"

@@ -14,7 +14,7 @@ import pathlib
 import shutil
 
 from prunetrain import commands, experiment
-from prunetrain.config import Config, free_settings
+from prunetrain.config import Config, ConfigError, free_settings
 from prunetrain.errors import InputError
 from prunetrain.runs import files, results
 from prunetrain.runs import workdir as workdirs
@@ -47,14 +47,22 @@ def merge(path):
         InputError: there are no parts, or they are of two runs, or one is damaged.
         RunError: a file cannot be written.
     """
-    parts = workdirs.parts(path)
+    # Settings that never trained bind nobody.
+    parts = [x for x in workdirs.parts(path) if (x / "results.csv").exists()]
     if not parts:
         raise InputError(
-            f"{path} has no parts to merge: {path / workdirs.PARTS} is missing or "
-            "empty. Train them with --only"
+            f"{path} has no parts to merge: {path / workdirs.PARTS} is missing, or has "
+            "no finished training. Train them with --only"
         )
     settings = _common_settings(parts)
-    config = Config(**{**settings, "only": ""})
+    try:
+        config = Config(**{**settings, "only": ""})
+    # TypeError: a setting that there is not.
+    except (ConfigError, TypeError) as error:
+        raise InputError(
+            f"{parts[0] / 'config.json'} does not fit this version of prunetrain, or "
+            f"names what only a script has registered: {error}"
+        ) from error
     directory = experiment.open_directory(config, path)
     added = sum(_add(directory, part) for part in parts)
     directory.tidy_metrics()
@@ -72,7 +80,7 @@ def _common_settings(parts):
     Raises:
         InputError: they differ.
     """
-    first, *others = (json.loads(files.read(part, "config.json")) for part in parts)
+    first, *others = map(workdirs.read_settings, parts)
     free = free_settings() - _BINDING
     for part, other in zip(parts[1:], others, strict=True):
         told = "; ".join(
@@ -93,14 +101,19 @@ def _add(directory, part):
     rows = [row for row in results.read_rows(part) if not directory.row(row.key)]
     if not rows:
         return 0
-    directory.record_environment(json.loads(files.read(part, "environment.json")))
+    lines = _lines(part)
+    for row in rows:
+        _check_whole(part, row, lines)
+    environment = part / "environment.json"
+    directory.record_environment(
+        workdirs.parse_json(files.read(part, environment.name), environment)
+    )
     for pattern in ("tickets/*", "checkpoints/*.weights.h5"):
         for file in sorted(part.glob(pattern)):
             _copy(part, file.relative_to(part), directory.path)
-    lines = _lines(part)
     for row in rows:
         for line in lines.get(row.key, ()):
-            directory.add_metrics(**line)
+            directory.add_metrics(**json.loads(line))
         directory.add_row(row)
     return len(rows)
 
@@ -116,14 +129,31 @@ def _copy(part, name, path):
         files.move(beside, path, str(name))
 
 
+def _check_whole(part, row, lines):
+    """Raises InputError unless all that a finished training leaves is there.
+
+    The ticket of a control may be in another part.
+    """
+    found = files.digest(lines.get(row.key, ()))
+    files.check(part, {workdirs.lines_of(row.key): found})
+    needed = [workdirs.weights(*row.key)]
+    if row.branch == "ticket" and row.round:
+        needed.append(workdirs.ticket(row.replicate, row.round))
+    for name in needed:
+        if not (part / name).exists():
+            raise files.damaged(part / name, FileNotFoundError("it is not there"))
+
+
 def _lines(part):
-    """The lines of metrics.jsonl by training."""
-    found = {}
-    for line in (part / "metrics.jsonl").read_text().splitlines(keepends=True):
+    """The lines of metrics.jsonl by training, as they are."""
+    file, found = part / "metrics.jsonl", {}
+    try:
+        content = file.read_bytes()
+    except OSError as error:
+        raise files.damaged(file, error) from error
+    for line in content.splitlines(keepends=True):
         # One may just be written.
-        if not line.endswith("\n"):
-            continue
-        values = json.loads(line)
-        key = values["replicate"], values["branch"], values["round"]
-        found.setdefault(key, []).append(values)
+        if line.endswith(b"\n"):
+            key = workdirs.key_of(workdirs.parse_json(line, file), file)
+            found.setdefault(key, []).append(line)
     return found

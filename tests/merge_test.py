@@ -5,7 +5,7 @@ import concurrent.futures
 import pytest
 
 import prunetrain as pt
-from prunetrain import errors, main, merge
+from prunetrain import errors, experiment, main, merge
 from prunetrain.runs import progress, results
 from tests import tiny, toys
 from tests.worker_test import left
@@ -105,14 +105,68 @@ def test_a_control_without_its_ticket_says_what_to_train_first(tmp_path):
         train(tmp_path, only="0:reinit")
 
 
-def test_parts_of_two_runs_are_not_joined(tmp_path):
+def test_parts_of_two_runs_are_refused_before_they_leave_anything(tmp_path):
     train(tmp_path, only="0", rounds=1)
-    train(tmp_path, only="1", rounds=1, learning_rate=0.01)
     with toys.raises(
-        errors.InputError, "parts/1 is a part of another run", "learning_rate: 0.01"
+        errors.InputError, "parts/0 holds a run of other settings", "learning_rate: "
     ):
+        train(tmp_path, only="1", rounds=1, learning_rate=0.01)
+    assert not (tmp_path / "parts" / "1").exists()
+
+
+def test_parts_with_other_rounds_are_not_joined(tmp_path):
+    train(tmp_path, only="0", rounds=1)
+    train(tmp_path, only="1", rounds=2)
+    with toys.raises(errors.InputError, "parts/1 is a part of another run", "rounds: "):
         merge.merge(tmp_path)
     assert not (tmp_path / "results.csv").exists()
+
+
+def damage_lines(part):
+    file = part / "metrics.jsonl"
+    file.write_text(file.read_text().replace('"loss": ', '"loss": 1', 1))
+
+
+@pytest.mark.parametrize(
+    ("damage", "named"),
+    [
+        (damage_lines, "metrics.jsonl"),
+        (lambda part: (part / "metrics.jsonl").write_bytes(b"\xff\n"), "metrics"),
+        (lambda part: (part / "metrics.jsonl").write_text("[]\n"), "metrics"),
+        (lambda part: (part / "metrics.jsonl").write_text("{}\n"), "metrics"),
+        (lambda part: (part / "metrics.jsonl").write_text(""), "metrics"),
+        (lambda part: (part / "metrics.jsonl").unlink(), "metrics"),
+        (lambda part: (part / "tickets/replicate0-round01.npz").unlink(), "tickets"),
+        (
+            lambda part: (
+                part / "checkpoints/replicate0-reinit-round01.weights.h5"
+            ).unlink(),
+            "reinit-round01",
+        ),
+        (lambda part: (part / "environment.json").write_text("{"), "environment"),
+        (lambda part: (part / "config.json").write_text("[]"), "config.json"),
+    ],
+)
+def test_what_a_part_has_lost_is_named_and_not_taken(damage, named, tmp_path):
+    train(tmp_path, only="0", rounds=1)
+    damage(tmp_path / "parts" / "0")
+    with toys.raises(errors.InputError, named, "damaged"):
+        merge.merge(tmp_path)
+    assert not results.read_rows(tmp_path)
+
+
+def test_a_stopped_part_tells_the_folder_in_common(tmp_path, monkeypatch, capsys):
+    def stop(*arguments, **options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(experiment, "run", stop)
+    words = [f"--{name}={value}" for name, value in SETTINGS.items()]
+    words += ["--only=0:ticket", f"--workdir={tmp_path / 'run'}"]
+    assert main.main(["prunetrain", *words]) == 130
+    told = capsys.readouterr().err
+    flagfile = tmp_path / "run" / "parts" / "0-ticket" / "flags.txt"
+    assert told.rstrip().endswith(f"--flagfile={flagfile} --workdir={tmp_path / 'run'}")
+    assert "--only=0:ticket" in flagfile.read_text()
 
 
 def test_a_damaged_part_is_named_and_nothing_of_it_is_taken(tmp_path):

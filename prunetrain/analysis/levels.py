@@ -56,6 +56,14 @@ def spread(values):
     return Spread(len(values), mean, low, high, deviation)
 
 
+def mean(values):
+    """The mean; NaN where there is none, of infinities or beyond all floats."""
+    try:
+        return statistics.fmean(values)
+    except (ValueError, OverflowError):
+        return math.nan
+
+
 def by_level(rows):
     """`Level`s from `Row`s, by round, the ticket before its controls."""
     return [_level(*key, found) for key, found in grouped(rows).items()]
@@ -81,8 +89,8 @@ def measure(rows):
 
 
 def _level(round, branch, rows):
-    def mean(name):
-        return statistics.fmean(getattr(row, name) for row in rows)
+    def mean_of(column):
+        return mean(getattr(row, column) for row in rows)
 
     name = measure(rows)
     tests = [getattr(row, f"test_{name}") for row in rows]
@@ -90,12 +98,12 @@ def _level(round, branch, rows):
         branch=branch,
         round=round,
         replicates=len(rows),
-        weights_remaining=mean("weights_remaining"),
-        remaining=1 - mean("sparsity"),
-        best_step=mean("best_step"),
+        weights_remaining=mean_of("weights_remaining"),
+        remaining=1 - mean_of("sparsity"),
+        best_step=mean_of("best_step"),
         measure=name,
-        val=mean(f"val_{name}"),
-        test=statistics.fmean(tests),
+        val=mean_of(f"val_{name}"),
+        test=mean(tests),
         low=min(tests),
         high=max(tests),
     )

@@ -199,7 +199,7 @@ class Run:
         # A damaged file fails in HDF5 or in Keras, in many ways.
         except Exception as error:
             text = str(error) if isinstance(error, InputError) else told(error)
-            self._add(text if file in text else f"{file} cannot be read: {text}")
+            self.add_problem(text if file in text else f"{file} cannot be read: {text}")
             return None
         return [kernel.value.numpy() for kernel in pruned.kernels]
 
@@ -214,7 +214,8 @@ class Run:
                 "for runs that you trust"
             )
 
-    def _add(self, problem):
+    def add_problem(self, problem):
+        """Notes a line, once."""
         if problem not in self.problems:
             self.problems.append(problem)
 
@@ -229,14 +230,14 @@ class Run:
         except InputError as error:
             # The remedy is for whoever goes on with the run.
             text = str(error).partition(". Restore it")[0]
-            self._add(text.replace(f"{self.path}/", ""))
+            self.add_problem(text.replace(f"{self.path}/", ""))
             return otherwise
 
     def _json(self, name, needed=False):
         file = self.path / name
         if not file.exists():
             if needed:
-                self._add(f"{name} is missing: the settings are not known")
+                self.add_problem(f"{name} is missing: the settings are not known")
             return {}
         return self._tried(
             lambda: workdirs.parse_json(files.read(self.path, name), file), {}
@@ -246,7 +247,9 @@ class Run:
         try:
             return config.Config(**self.settings) if self.settings else None
         except (TypeError, InputError) as error:
-            self._add(f"config.json is of another version of prunetrain: {error}")
+            self.add_problem(
+                f"config.json is of another version of prunetrain: {error}"
+            )
             return None
 
     def _metrics(self):
@@ -255,15 +258,17 @@ class Run:
         try:
             lines = file.read_bytes().splitlines(keepends=True)
         except OSError as error:
-            self._add(f"metrics.jsonl cannot be read: {error.strerror}")
+            self.add_problem(f"metrics.jsonl cannot be read: {error.strerror}")
             return []
         if lines and not lines[-1].endswith(b"\n"):
-            self._add("metrics.jsonl: its last line is cut off")
+            self.add_problem("metrics.jsonl: its last line is cut off")
             lines.pop()
         found = [(line, _values(line)) for line in lines]
         bad = sum(values is None for _, values in found)
         if bad:
-            self._add(f"metrics.jsonl: {bad} of {len(found)} lines cannot be read")
+            self.add_problem(
+                f"metrics.jsonl: {bad} of {len(found)} lines cannot be read"
+            )
         found = [(line, values) for line, values in found if values]
         self._check_lines(found)
         return [values for _, values in found]
@@ -279,7 +284,7 @@ class Run:
             sum = files.digest(lines.get(row.key, []))
             name = workdirs.lines_of(row.key)
             if sum not in known.get(name, [sum]):
-                self._add(f"{name} is damaged or was changed")
+                self.add_problem(f"{name} is damaged or was changed")
 
     def _check_rows(self):
         """Adds a problem for each replicate that has not all of its trainings."""
@@ -289,7 +294,7 @@ class Run:
             missing = list(experiment.unfinished(self.config, replicate, self))
             if missing:
                 round, branch = missing[0]
-                self._add(
+                self.add_problem(
                     f"replicate {replicate} is unfinished: {len(missing)} trainings "
                     f"are to come, the first is {branch} of round {round}"
                 )
@@ -299,7 +304,7 @@ class Run:
 
     def _ticket(self, name):
         if not (self.path / name).exists():
-            self._add(f"{name} is missing")
+            self.add_problem(f"{name} is missing")
             return None
 
         def read():
@@ -313,13 +318,27 @@ class Run:
         return self._tried(read)
 
 
+def expanded(path):
+    """A path with the ~ of a home folder replaced.
+
+    Raises:
+        InputError: there is no such user.
+    """
+    try:
+        return pathlib.Path(path).expanduser()
+    except RuntimeError as error:
+        raise InputError(
+            f"{path} is in no home folder that there is: {error}"
+        ) from error
+
+
 def open_runs(paths, **options):
     """A `Run` for each folder, with names that tell them apart.
 
     Raises:
         InputError: a folder is not that of a run, or is there twice.
     """
-    paths = [pathlib.Path(path).expanduser() for path in paths]
+    paths = [expanded(path) for path in paths]
     resolved = [path.resolve() for path in paths]
     for path in resolved:
         if resolved.count(path) > 1:

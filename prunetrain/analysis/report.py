@@ -8,6 +8,7 @@ folder is damaged, it shows what there is and says what is missing. A run may go
 meanwhile: nothing is written outside of the report's folder.
 """
 
+import argparse
 import importlib.util
 import math
 import pathlib
@@ -56,7 +57,7 @@ def command(words, start):
     start()
     output = given.output or (runs[0].path if len(runs) == 1 else pathlib.Path())
     output = pathlib.Path(output) / ("" if given.output else "report")
-    file = write(runs, output.expanduser())
+    file = write(runs, reading.expanded(output))
     for run in runs:
         for problem in run.problems:
             print(f"{run.name}: {problem}")
@@ -142,7 +143,12 @@ def described(run):
 
 def _levels(text):
     """Percentages, from a text."""
-    values = tuple(map(float, text.split(",")))
+    try:
+        values = tuple(map(float, text.split(",")))
+    except ValueError:
+        values = (math.nan,)
     if not all(math.isfinite(x) and 0 < x <= 100 for x in values):
-        raise ValueError
+        raise argparse.ArgumentTypeError(
+            f"must be percentages above 0, for example 100,21,3.6. Received: {text!r}"
+        )
     return values

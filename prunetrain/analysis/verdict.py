@@ -20,6 +20,7 @@ from prunetrain.analysis import levels as levels_lib
 
 LEVEL_OF_CONFIDENCE = 0.95
 MOST_FEW = 2
+_LARGEST = 1e150
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,23 +86,29 @@ class Verdict:
 
 def of(rows, prune_at="end"):
     """The `Verdict` on a run, from its `Row`s and that setting."""
-    compared = comparisons(rows)
-    if not compared or prune_at != "end":
+    every = comparisons(rows)
+    finite = [x for x in every if math.isfinite(x.gap.mean)]
+    if not finite or prune_at != "end":
         why = "it takes a dense network (round 0) and a ticket"
-        if compared:
+        if prune_at != "end":
             why = f"with --prune_at={prune_at} no dense network is trained"
+        elif every:
+            why = "the test losses are not finite"
         return Verdict("nothing to compare", None, (f"Nothing to compare: {why}.",))
+    # A replicate that is ahead of the others says nothing yet.
+    compared = [x for x in finite if x.gap.replicates > MOST_FEW]
+    few = not compared
+    compared = compared or finite
     matching = [x for x in compared if x.gap.mean >= 0]
     level = matching[-1] if matching else max(compared, key=lambda x: x.gap.mean)
-    few = level.gap.replicates <= MOST_FEW
     outcome = "winning ticket" if matching else "no winning ticket"
     outcome = "too few replicates" if few else outcome
     lines = [_headline(outcome, level), _speed(level)]
     best = max(compared, key=lambda x: x.gap.mean)
     if matching and best is not level:
         lines.append(f"Highest: {_against_dense(best)}.")
-    lines += _against_controls(compared, level, few)
-    lines.append(_method(compared))
+    lines += _against_controls(compared, level)
+    lines.append(_method(compared, level))
     return Verdict(outcome, level, tuple(lines))
 
 
@@ -129,10 +136,14 @@ def comparisons(rows):
                 round=round,
                 remaining=1 - statistics.fmean(row.sparsity for row in mine),
                 measure=measure,
-                ticket=statistics.fmean(getattr(x, f"test_{measure}") for x in mine),
-                dense=statistics.fmean(getattr(x, f"test_{measure}") for x in other),
+                ticket=levels_lib.mean(getattr(x, f"test_{measure}") for x in mine),
+                dense=levels_lib.mean(getattr(x, f"test_{measure}") for x in other),
                 gap=_gap(ticket, dense, measure),
-                controls={name: gap for name, gap in gaps.items() if gap},
+                controls={
+                    name: gap
+                    for name, gap in gaps.items()
+                    if gap and math.isfinite(gap.mean)
+                },
                 steps=statistics.fmean(row.best_step for row in mine),
                 dense_steps=statistics.fmean(row.best_step for row in other),
             )
@@ -145,16 +156,23 @@ def _gap(first, second, measure):
     sign = -1 if measure == "loss" else 1
 
     def mean(rows):
-        return statistics.fmean(getattr(row, f"test_{measure}") for row in rows)
+        values = [getattr(row, f"test_{measure}") for row in rows]
+        return math.nan if None in values else levels_lib.mean(values)
 
     pairs = sorted(first.keys() & second.keys())
     return interval([sign * (mean(first[i]) - mean(second[i])) for i in pairs])
 
 
 def interval(values):
-    """`Gap` of a mean with its interval by Student's t; None if there are no values."""
+    """`Gap` of a mean with its interval by Student's t; None if there are no values.
+
+    The mean is NaN if a value is not finite.
+    """
     if not values:
         return None
+    # Beyond, squares are not finite either.
+    if not all(abs(x) < _LARGEST for x in values):
+        return Gap(math.nan, None, None, len(values))
     mean, count = statistics.fmean(values), len(values)
     if count == 1:
         return Gap(mean, None, None, 1)
@@ -200,8 +218,12 @@ def _headline(outcome, level):
             "No winning ticket found: every level's mean is below dense. The nearest: "
             f"{_against_dense(level)}."
         )
-    certain = {1: "", 0: " The interval holds 0: as good as dense, not better."}
-    return f"Winning ticket: {_against_dense(level)}.{certain[level.gap.sign]}"
+    if level.gap.sign > 0:
+        return f"Winning ticket: {_against_dense(level)}."
+    return (
+        f"Winning ticket by its mean: {_against_dense(level)}. The interval holds 0: "
+        "neither better nor worse than dense is shown."
+    )
 
 
 def _against_dense(level):
@@ -222,29 +244,33 @@ def _speed(level):
     )
 
 
-def _against_controls(compared, level, few):
+def _against_controls(compared, level):
     """A sentence for each control, at the level or the nearest that has it."""
     names = sorted({name for x in compared for name in x.controls})
     if not names:
-        return ["No control was trained: whether the weights matter cannot be told."]
-    return [_against_control(name, compared, level, few) for name in names]
+        return ["No control to compare with: whether the weights matter is not told."]
+    return [_against_control(name, compared, level) for name in names]
 
 
-def _against_control(name, compared, level, few):
+def _against_control(name, compared, level):
     at = min(
         (x for x in compared if name in x.controls),
-        key=lambda x: abs(math.log(x.remaining / level.remaining)),
+        key=lambda x: abs(_log(x.remaining) - _log(level.remaining)),
     )
     gap = at.controls[name]
     where = _place(at) if at is level else f"{_place(at)} (the nearest that has it)"
     what = {1: "the ticket is better", 0: "no difference shown", -1: "it is better"}
-    said = "" if few else f" ({what[gap.sign]})"
+    said = f" ({what[gap.sign]})" if gap.replicates > MOST_FEW else ""
     return f"Against {name} {where}: {_told(gap, at)}{said}."
 
 
-def _method(compared):
+def _log(remaining):
+    return math.log(max(remaining, 1e-300))
+
+
+def _method(compared, level):
     return (
-        f"Method: test {compared[0].measure} at the step of the lowest validation "
+        f"Method: test {level.measure} at the step of the lowest validation "
         "loss; differences paired by replicate, a control's draws averaged; "
         f"{LEVEL_OF_CONFIDENCE:.0%} intervals by Student's t over replicates. The "
         f"level is the sparsest of {len(compared)} whose mean is not below dense: of "

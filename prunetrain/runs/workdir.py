@@ -84,6 +84,7 @@ class WorkDirectory:
             if not path:
                 self.path = _new_folder()
             _check_ours(self.path)
+            self._check_beside(settings, free, dict(defaults))
             self.path.mkdir(parents=True, exist_ok=True)
             # Whatever else may be there then: this file says that the folder is ours.
             self._lock = lock.acquire(self.path / "run.lock")
@@ -129,14 +130,26 @@ class WorkDirectory:
             files.write(self.path, file.name, json.dumps(settings, indent=2) + "\n")
         self._write_flags(settings)
 
+    def _check_beside(self, settings, free, defaults):
+        """Raises InputError if another part has trained with other settings."""
+        for folder in self._beside():
+            if (folder / "results.csv").exists():
+                known = parse_json(files.read(folder, "config.json"), folder)
+                self._compare({**defaults, **known}, settings, free, folder)
+
     def _write_flags(self, settings):
         """Writes flags.txt, unless it says so already."""
         file, content = self.path / "flags.txt", as_flags(settings).encode()
         if not file.exists() or file.read_bytes() != content:
             files.write(self.path, file.name, content)
 
-    def _compare(self, known, settings, free):
-        """Raises InputError if a setting differs from those that the run began with."""
+    def _compare(self, known, settings, free, folder=None):
+        """Raises InputError if a setting differs from those that the run began with.
+
+        Args:
+            folder: where that is said; None: here.
+        """
+        folder = folder or self.path
         differing = [
             f"{name}: {known.get(name)!r} there, {settings.get(name)!r} here"
             for name in sorted({*known, *settings} - {*free})
@@ -144,9 +157,9 @@ class WorkDirectory:
         ]
         if differing:
             raise InputError(
-                f"`workdir` {self.path} holds a run of other settings "
+                f"`workdir` {folder} holds a run of other settings "
                 f"({'; '.join(differing)}). Choose another --workdir, or repeat that "
-                f"run with --flagfile={self.path / 'flags.txt'}"
+                f"run with --flagfile={folder / 'flags.txt'}"
             )
 
     @property
@@ -206,7 +219,7 @@ class WorkDirectory:
         line, file = _metrics_line(values), self.path / "metrics.jsonl"
         with told(file), open(file, "ab") as stream:
             stream.write(line)
-        self._lines.setdefault(_key(values, file), []).append(line)
+        self._lines.setdefault(key_of(values, file), []).append(line)
 
     def tidy_metrics(self):
         """Puts the evaluations in order, without those to be repeated.
@@ -222,7 +235,7 @@ class WorkDirectory:
         kept = {key: [] for key in self._rows}
         for line in found.splitlines(keepends=True):
             if line.endswith(b"\n"):
-                kept.get(_key(parse_json(line, file), file), []).append(line)
+                kept.get(key_of(parse_json(line, file), file), []).append(line)
         sums = {lines_of(key): files.digest(lines) for key, lines in kept.items()}
         files.check(self.path, sums)
         self._lines = {
@@ -321,7 +334,7 @@ class WorkDirectory:
 
     def save_weights(self, model, replicate, branch, round):
         """Writes the model's weights in Keras's format (`model.load_weights`)."""
-        self._save_weights(model, f"replicate{replicate}-{branch}-round{round:02d}")
+        self._save_weights(model, weights(replicate, branch, round))
 
     def save_start(self, model, replicate, name):
         """Writes weights that tickets are made of, as `save_weights` does.
@@ -329,15 +342,15 @@ class WorkDirectory:
         Args:
             name: "initial", or "rewind" for those of the step to rewind to.
         """
-        self._save_weights(model, f"replicate{replicate}-{name}")
+        self._save_weights(model, f"checkpoints/replicate{replicate}-{name}.weights.h5")
 
-    def _save_weights(self, model, stem):
-        name = f"{stem}.weights.h5"
-        beside = self.path / "checkpoints" / f"writing-{name}"
-        with told(self.path / "checkpoints" / name):
+    def _save_weights(self, model, name):
+        file = self.path / name
+        beside = file.with_name(f"writing-{file.name}")
+        with told(file):
             _check_room(beside, sum(map(_num_bytes, model.weights)))
             model.save_weights(beside)
-            files.move(beside, self.path, f"checkpoints/{name}")
+            files.move(beside, self.path, name)
 
     def _resume(self, replicate, branch, round):
         name = f"replicate{replicate}-{branch}-round{round:02d}-resume"
@@ -454,8 +467,12 @@ def parse_json(text, file):
     return values
 
 
-def _key(values, file):
-    """The training that a line of metrics.jsonl belongs to, as `Row.key`."""
+def key_of(values, file):
+    """The training that a line of metrics.jsonl belongs to, as `Row.key`.
+
+    Raises:
+        InputError: it names none.
+    """
     key = tuple(values.get(name) for name in ("replicate", "branch", "round"))
     if [type(value) for value in key] != [int, str, int]:
         raise files.damaged(file, ValueError(f"a line is of the training {key}"))
@@ -469,7 +486,7 @@ def _position(key, folder):
         if position is None:
             return None
         step, metrics = position["step"], position["metrics"]
-        if type(step) is not int or any(_key(x, folder) != key for x in metrics):
+        if type(step) is not int or any(key_of(x, folder) != key for x in metrics):
             raise ValueError("it is of another training")
         return position
     except (
@@ -494,6 +511,11 @@ def ticket(replicate, round, branch=None):
     """The file of the masks that a round begins with, or that a branch ends it with."""
     end = f"-{branch}-end" if branch else ""
     return f"tickets/replicate{replicate}{end}-round{round:02d}.npz"
+
+
+def weights(replicate, branch, round):
+    """The file of the weights at the end of a training."""
+    return f"checkpoints/replicate{replicate}-{branch}-round{round:02d}.weights.h5"
 
 
 def _end(replicate):

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 import prunetrain as pt
-from prunetrain.analysis import page, plots, reading
+from prunetrain import main
+from prunetrain.analysis import page, plots, reading, sections
 from prunetrain.analysis.sections import outcomes, tickets
 from prunetrain.runs import barriers, progress, results
 from tests import tiny
@@ -155,3 +156,35 @@ def test_a_round_0_that_was_not_trained_is_not_drawn(copied, prune_at, rounds):
     axes = outcomes.accuracy([run]).pictures[0].figure.axes[0]
     labels = axes.get_legend_handles_labels()[1]
     assert ("dense (round 0)" in labels) == (prune_at == "end")
+
+
+def test_a_section_that_fails_says_so_in_its_place(finished, monkeypatch):
+    def broken(runs):
+        """A section that fails."""
+        raise KeyError("nothing like that")
+
+    monkeypatch.setattr(sections, "SECTIONS", [broken, tickets.alike])
+    run = opened(finished)
+    first, second = sections.of([run])
+    assert (first.title, second.title) == (
+        "A section that fails",
+        "Overlap of tickets between replicates",
+    )
+    assert "KeyError" in first.blocks[0].text
+    assert any("A section that fails" in problem for problem in run.problems)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["~nosuchuser/x"],
+        ["{}", "--output=~nosuchuser/x"],
+        ["{}", "--levels=x"],
+        ["{}", "--levels=0"],
+    ],
+)
+def test_arguments_that_do_not_fit_are_one_line(words, finished, capsys):
+    words = [word.format(finished) for word in words]
+    assert main.main(["prunetrain", "report", *words]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "Traceback" not in line

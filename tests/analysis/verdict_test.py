@@ -1,10 +1,12 @@
 """The verdict: synthetic runs whose outcome is known, worked out by hand."""
 
+import dataclasses
+import math
 import statistics
 
 import pytest
 
-from prunetrain.analysis import table, verdict
+from prunetrain.analysis import levels, table, verdict
 from prunetrain.runs import results
 from tests import tiny
 
@@ -83,14 +85,15 @@ def test_the_ticket_is_as_good_at_every_level():
     found = verdict.of([*rows(0, DENSE), *rows(1, DENSE), *rows(2, DENSE)])
     assert (found.outcome, found.level.round) == ("winning ticket", 2)
     assert found.level.gap == verdict.Gap(0, 0, 0, 3)
-    assert "The interval holds 0: as good as dense, not better" in found.lines[0]
+    assert found.lines[0].startswith("Winning ticket by its mean")
+    assert "neither better nor worse than dense is shown" in found.lines[0]
 
 
 def test_an_advantage_within_the_noise_is_not_called_better():
     found = verdict.of([*rows(0, DENSE), *rows(1, [0.99, 0.982, 0.978])])
     assert found.outcome == "winning ticket"
     assert found.level.gap.low < 0 < found.level.gap.mean
-    assert "as good as dense, not better" in found.lines[0]
+    assert "neither better nor worse than dense is shown" in found.lines[0]
 
 
 def test_the_ticket_is_worse():
@@ -115,7 +118,7 @@ def test_few_replicates_are_too_few_to_say(count):
 def test_without_a_control_nothing_is_said_of_the_weights():
     found = verdict.of([*rows(0, DENSE), *rows(1, better(0.01))])
     assert found.level.controls == {}
-    assert any(line.startswith("No control was trained") for line in found.lines)
+    assert any(line.startswith("No control to compare with") for line in found.lines)
 
 
 def test_a_control_of_other_levels_is_compared_at_the_nearest():
@@ -182,3 +185,47 @@ def test_it_is_printed_at_the_end_of_a_run(tmp_path, capsys):
     table.print_results(tmp_path)
     text = " ".join(capsys.readouterr().out.split())
     assert verdict.of(written).lines[0] in text
+
+
+def losses(round, values, branch="ticket"):
+    return [
+        tiny.row(
+            **{"replicate": i, "round": round, "branch": branch},
+            **{"val_accuracy": None, "test_accuracy": None, "test_loss": value},
+        )
+        for i, value in enumerate(values)
+    ]
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf, 1.7e308])
+def test_a_loss_that_is_not_finite_is_compared_with_nothing(bad):
+    dense = losses(0, [1.0, 1.0, 1.0])
+    found = verdict.of([*dense, *losses(1, [0.5, bad, 0.5])])
+    assert found.outcome == "nothing to compare"
+    assert "not finite" in found.lines[0]
+    found = verdict.of([*dense, *losses(1, [0.5, 0.5, 0.5]), *losses(2, [bad] * 3)])
+    assert (found.outcome, found.level.round) == ("winning ticket", 1)
+    control = losses(1, [bad, 1.0, 1.0], "reinit")
+    found = verdict.of([*dense, *losses(1, [0.5, 0.5, 0.5]), *control])
+    assert found.level.controls == {}
+    assert levels.by_level([*dense, *losses(1, [math.inf, -math.inf, bad])])
+
+
+def test_a_replicate_ahead_of_the_others_decides_nothing():
+    ahead = rows(2, DENSE[:1]) + rows(3, better(-0.5)[:1])
+    found = verdict.of([*rows(0, DENSE), *rows(1, better(0.01)), *ahead])
+    assert (found.outcome, found.level.round) == ("winning ticket", 1)
+
+
+def test_a_control_with_few_replicates_gives_no_judgement():
+    found = verdict.of(
+        [*rows(0, DENSE), *rows(1, better(0.01)), *rows(1, DENSE[:1], "reinit")]
+    )
+    (against,) = (line for line in found.lines if line.startswith("Against"))
+    assert against.endswith("+1.00 points, 1 replicate.")
+
+
+def test_a_level_without_any_weight_can_be_compared():
+    emptied = [dataclasses.replace(x, sparsity=1.0) for x in rows(1, better(0.01))]
+    found = verdict.of([*rows(0, DENSE), *emptied, *rows(1, DENSE, "reinit")])
+    assert found.level.remaining == 0

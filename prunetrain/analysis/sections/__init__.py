@@ -5,7 +5,9 @@ it does not apply. What it lacks it says in a `page.Missing`, and shows the rest
 one, write the function in a module here and name it in SECTIONS.
 """
 
+from prunetrain.analysis import page
 from prunetrain.analysis.sections import costs, masks, outcomes, settings, tickets
+from prunetrain.errors import told
 
 SECTIONS = [
     outcomes.accuracy,
@@ -27,5 +29,19 @@ SECTIONS = [
 
 
 def of(runs):
-    """The `page.Section`s of some runs."""
-    return [found for section in SECTIONS if (found := section(runs))]
+    """The `page.Section`s of some runs.
+
+    Damage takes forms that no section foresees: one that fails says so in its place.
+    """
+    return [found for section in SECTIONS if (found := _tried(section, runs))]
+
+
+def _tried(section, runs):
+    try:
+        return section(runs)
+    except Exception as error:
+        title = section.__doc__.splitlines()[0].rstrip(".")
+        why = f"This cannot be drawn from what is there: {told(error)}."
+        for run in runs:
+            run.add_problem(f"the section “{title}” is missing: {told(error)}")
+        return page.Section(title, [page.Missing(why)])

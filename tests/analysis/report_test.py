@@ -707,13 +707,17 @@ def test_an_output_that_cannot_be_written_is_told(called, finished, tmp_path):
     assert str(tmp_path / "file") in err
 
 
-def test_a_failure_of_a_section_is_not_hidden(finished, monkeypatch, tmp_path):
+def test_a_failure_of_a_section_is_not_hidden(finished, tmp_path, monkeypatch):
     def broken(runs):
-        raise ZeroDivisionError
+        """A section of its own."""
+        raise ZeroDivisionError("of that")
 
     monkeypatch.setattr(sections, "SECTIONS", [broken])
-    with pytest.raises(ZeroDivisionError):
-        report.write([reading.Run(finished)], tmp_path)
+    run = reading.Run(finished)
+    text = report.write([run], tmp_path).read_text()
+    told = "ZeroDivisionError: of that"
+    assert text.count(told) == 2
+    assert sum(told in problem for problem in run.problems) == 1
 
 
 def test_help_is_the_modules_own(called, capsys):

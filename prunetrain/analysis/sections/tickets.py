@@ -302,7 +302,9 @@ def _draw_barriers(axes, found):
         )
     if has_error:
         axes.axhline(100 * barriers.STABLE, color="0.5", linestyle=":", label="stable")
-    axes.set_xscale("symlog", linthresh=max(1, min(steps - {0}, default=1)))
+    near = max(1, min(steps - {0}, default=1))
+    axes.set_xscale("symlog", linthresh=near)
+    axes.set_xlim(-near / 4, 1.3 * max(*steps, near))
     axes.set_xticks(sorted(steps), [f"{step:,}" for step in sorted(steps)])
     axes.minorticks_off()
     axes.set_xlabel("step k at which the children part")

@@ -527,6 +527,14 @@ def test_runs_are_lines_of_one_figure(finished, copied):
     assert heading == ["setting", "finished", "run", "default"]
 
 
+def test_figures_of_runs_with_like_names_are_files_of_their_own(finished, tmp_path):
+    paths = [shutil.copytree(finished, tmp_path / name) for name in ("a b", "a-b")]
+    pictures = [x.name for s in of(*paths).values() for x in s.pictures]
+    assert len(set(pictures)) == len(pictures)
+    assert "input-pixels-1-a-b" in pictures
+    assert "initial-weights-2-a-b" in pictures
+
+
 # What is missing
 
 

@@ -57,7 +57,7 @@ def initial_weights(runs):
             why = "checkpoints/ has no replicate…-initial.weights.h5 with a ticket"
             blocks.append(page.Missing(f"{run.name}: {why} (older runs wrote none)."))
             continue
-        blocks.append(_initial_picture(run, values, len(runs) > 1))
+        blocks.append(_initial_picture(run, values, _suffix(run, runs)))
     return page.Section(title, blocks)
 
 
@@ -70,7 +70,7 @@ def input_pixels(runs):
         except InputError as error:
             blocks.append(page.Missing(f"{run.name}: {error}"))
             continue
-        blocks.append(_pixel_picture(run, found, len(runs) > 1))
+        blocks.append(_pixel_picture(run, found, _suffix(run, runs)))
     return page.Section(title, blocks)
 
 
@@ -187,7 +187,7 @@ def _initial_weights(run):
     }
 
 
-def _initial_picture(run, values, named):
+def _initial_picture(run, values, suffix):
     paths = list(next(iter(values.values())))
     picked = _spread_out(paths, _MOST_LAYERS)
     columns = min(3, len(picked))
@@ -201,14 +201,13 @@ def _initial_picture(run, values, named):
     plots.legend_below(figure, title="weights remaining")
     left_out = len(paths) - len(picked)
     caption = (
-        f"{_of(run, named)}Initial weights (at step 0 of round 0) of "
+        f"{_of(run, suffix)}Initial weights (at step 0 of round 0) of "
         "the weights that the masks of a level keep, as density; all replicates "
         "together. Each curve has an area of 1, however few weights are left."
         + (f" {left_out} more layers are left out." if left_out else "")
     )
     alt = "Distribution of the surviving weights' initial values, by layer and level"
-    name = f"initial-weights-{_slug(run)}" if named else "initial-weights"
-    return page.Picture(name, figure, alt, caption)
+    return page.Picture(f"initial-weights{suffix}", figure, alt, caption)
 
 
 def _draw_distribution(axes, run, path, values):
@@ -281,7 +280,7 @@ def _pixels(run):
     }
 
 
-def _pixel_picture(run, found, named):
+def _pixel_picture(run, found, suffix):
     columns = min(3, len(found))
     lines = -(-len(found) // columns)
     figure = plots.new(3.4 * max(columns, 2), 2.9 * lines)
@@ -303,13 +302,12 @@ def _pixel_picture(run, found, named):
     most = max(len(run.finished(round)) for round in found)
     over = "one replicate" if most == 1 else f"{most} replicates"
     caption = (
-        f"{_of(run, named)}Weights of the first layer that are left "
+        f"{_of(run, suffix)}Weights of the first layer that are left "
         f"for each input pixel (channels together), mean of {over}; each panel has "
         f"its own scale. Pixels without any: {dead}."
     )
     alt = "Images of the number of live weights for each input pixel, by level"
-    name = f"input-pixels-{_slug(run)}" if named else "input-pixels"
-    return page.Picture(name, figure, alt, caption)
+    return page.Picture(f"input-pixels{suffix}", figure, alt, caption)
 
 
 def _replicates(runs):
@@ -325,6 +323,10 @@ def _of(run, named):
     return f"{run.name}. " if named else ""
 
 
-def _slug(run):
-    """The run's name as a part of a file's name."""
-    return "".join(x if x.isascii() and x.isalnum() else "-" for x in run.name)
+def _suffix(run, runs):
+    """What tells a run's figures from those of others, as a part of a file's name."""
+    if len(runs) == 1:
+        return ""
+    # Names of folders may differ in what no name of a file should hold.
+    name = "".join(x if x.isascii() and x.isalnum() else "-" for x in run.name[-40:])
+    return f"-{1 + runs.index(run)}-{name}"

@@ -64,7 +64,7 @@ def _environment(runs):
 
 def _files(runs):
     rows = [
-        [str(run.path), *(_count(run.path, x) for x in ("tickets", "checkpoints"))]
+        [run.name, *(_count(run.path, x) for x in ("tickets", "checkpoints"))]
         + [_size(run.path / x) for x in ("results.csv", "metrics.jsonl")]
         for run in runs
     ]

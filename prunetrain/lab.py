@@ -184,30 +184,6 @@ def _check_parts(config, strategy):
         )
 
 
-def dense_loop(lab, dataset):
-    """A loop of the lab's training without the masking, to compare with.
-
-    It trains pruned weights too.
-    """
-    from prunetrain.core import loops
-
-    pruned = lab.pruned
-    pruned.mask_gradients, pruned.apply_masks = list, lambda: None
-    try:
-        loop = loops.make_train_loop(
-            pruned,
-            lab.optimizer,
-            lab._loss_fn,
-            *dataset.loaded().train,
-            lab.config.batch_size,
-            compile=lab.loop.mode,
-        )
-        loop(0, 1)
-    finally:
-        del pruned.mask_gradients, pruned.apply_masks
-    return loop
-
-
 class Lab:
     """What an experiment keeps on the device, built once: nothing is traced twice.
 
@@ -292,18 +268,8 @@ class Lab:
             self.mask_update = build.make_mask_update(
                 config, self.pruned, self._targets
             )
-        self.loop = loops.make_train_loop(
-            self.pruned,
-            self.optimizer,
-            loss_fn,
-            *dataset.train,
-            config.batch_size,
-            compile=compile,
-            augment=augmentation.chained(config.augment),
-            stream=stream,
-            mask_update=self.mask_update,
-            strategy=self._strategy,
-        )
+        self._stream = stream
+        self.loop = self._make_loop(dataset, compile, self.mask_update)
         self._evaluate = {
             split: loops.make_eval_loop(
                 self.pruned,
@@ -325,6 +291,37 @@ class Lab:
         # It leaves nothing: a training begins with fresh weights, or with those of a
         # checkpoint.
         self.loop(0, 1)
+
+    def _make_loop(self, dataset, compile, mask_update=None):
+        from prunetrain.core import loops
+
+        return loops.make_train_loop(
+            self.pruned,
+            self.optimizer,
+            self._loss_fn,
+            *dataset.train,
+            self.config.batch_size,
+            compile=compile,
+            augment=augmentation.chained(self.config.augment),
+            stream=self._stream,
+            mask_update=mask_update,
+            strategy=self._strategy,
+        )
+
+    def dense_loop(self, dataset):
+        """A loop of the same training without the masking, to compare with.
+
+        It trains pruned weights too.
+        """
+        # Traced without the masking, not merely with masks that keep everything.
+        pruned = self.pruned
+        pruned.mask_gradients, pruned.apply_masks = list, lambda: None
+        try:
+            loop = self._make_loop(dataset, self.loop.mode)
+            loop(0, 1)
+        finally:
+            del pruned.mask_gradients, pruned.apply_masks
+        return loop
 
     def _variables(self):
         """Everything on the device that a training changes or goes on from."""

@@ -1,7 +1,6 @@
 """The table at the end of a run: a line per round, the controls beside the ticket."""
 
 import importlib.util
-import json
 import pathlib
 
 import rich.console
@@ -58,7 +57,7 @@ def print_results(path, console=None):
 def _prune_at(path):
     """The setting, or its default for a folder without settings."""
     file = path / "config.json"
-    settings = json.loads(file.read_text()) if file.exists() else {}
+    settings = workdirs.read_settings(path) if file.exists() else {}
     return settings.get("prune_at", "end")
 
 

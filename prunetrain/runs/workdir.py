@@ -15,7 +15,8 @@
                     (see `checkpoints`)
     logs/           what worker processes that failed have written
     parts/          folders of the same kind, each of one process that trains a part of
-                    the run (`merging` joins them); it reads the tickets of the others
+                    the run; it reads the tickets of the others (`prunetrain merge`
+                    joins them)
     run.lock        the process that writes the folder, or did last
     SHA256SUMS      of these files as they were written (see `files`); for metrics.jsonl
                     of the lines of each finished training

@@ -6,6 +6,7 @@ import matplotlib.colors
 import numpy as np
 
 from prunetrain.analysis import page, plots
+from prunetrain.analysis.sections import each
 from prunetrain.errors import InputError
 
 _MOST_CELLS = 200
@@ -46,32 +47,26 @@ def totals(layers):
 
 def initial_weights(runs):
     """Initial weights of the survivors, as in the appendix of Frankle & Carbin 2019."""
-    title, blocks = "Initial weights of the survivors", []
-    for run in runs:
-        try:
-            values = _initial_weights(run)
-        except InputError as error:
-            blocks.append(page.Missing(f"{run.name}: {error}"))
-            continue
+
+    def draw(run, named):
+        values = _initial_weights(run)
         if not values:
-            why = "checkpoints/ has no replicate…-initial.weights.h5 with a ticket"
-            blocks.append(page.Missing(f"{run.name}: {why} (older runs wrote none)."))
-            continue
-        blocks.append(_initial_picture(run, values, _suffix(run, runs)))
-    return page.Section(title, blocks)
+            raise InputError(
+                "checkpoints/ has no replicate…-initial.weights.h5 with a ticket "
+                "(older runs wrote none)."
+            )
+        return _initial_picture(run, values, named, _suffix(run, runs))
+
+    return each.of_runs("Initial weights of the survivors", runs, draw)
 
 
 def input_pixels(runs):
     """How many live weights each pixel of the input has."""
-    title, blocks = "Surviving input pixels", []
-    for run in runs:
-        try:
-            found = _pixels(run)
-        except InputError as error:
-            blocks.append(page.Missing(f"{run.name}: {error}"))
-            continue
-        blocks.append(_pixel_picture(run, found, _suffix(run, runs)))
-    return page.Section(title, blocks)
+
+    def draw(run, named):
+        return _pixel_picture(run, _pixels(run), named, _suffix(run, runs))
+
+    return each.of_runs("Surviving input pixels", runs, draw)
 
 
 def _kept_by_round(run):
@@ -94,14 +89,14 @@ def _last(kept):
 
 def _fractions(replicates):
     """Mean percentage kept of each layer, then of all together."""
-    each = [
+    shares = [
         [
             *(100 * x.kept / x.total if x.total else math.nan for x in layers),
             100 * totals(layers)[0] / totals(layers)[1],
         ]
         for layers in replicates
     ]
-    return np.mean(each, axis=0)
+    return np.mean(shares, axis=0)
 
 
 def _draw_kept(figure, axes, run, kept):
@@ -187,7 +182,7 @@ def _initial_weights(run):
     }
 
 
-def _initial_picture(run, values, suffix):
+def _initial_picture(run, values, named, suffix):
     paths = list(next(iter(values.values())))
     picked = _spread_out(paths, _MOST_LAYERS)
     columns = min(3, len(picked))
@@ -201,7 +196,7 @@ def _initial_picture(run, values, suffix):
     plots.legend_below(figure, title="weights remaining")
     left_out = len(paths) - len(picked)
     caption = (
-        f"{_of(run, suffix)}Initial weights (at step 0 of round 0) of "
+        f"{named}Initial weights (at step 0 of round 0) of "
         "the weights that the masks of a level keep, as density; all replicates "
         "together. Each curve has an area of 1, however few weights are left."
         + (f" {left_out} more layers are left out." if left_out else "")
@@ -280,7 +275,7 @@ def _pixels(run):
     }
 
 
-def _pixel_picture(run, found, suffix):
+def _pixel_picture(run, found, named, suffix):
     columns = min(3, len(found))
     lines = -(-len(found) // columns)
     figure = plots.new(3.4 * max(columns, 2), 2.9 * lines)
@@ -302,7 +297,7 @@ def _pixel_picture(run, found, suffix):
     most = max(len(run.finished(round)) for round in found)
     over = "one replicate" if most == 1 else f"{most} replicates"
     caption = (
-        f"{_of(run, suffix)}Weights of the first layer that are left "
+        f"{named}Weights of the first layer that are left "
         f"for each input pixel (channels together), mean of {over}; each panel has "
         f"its own scale. Pixels without any: {dead}."
     )

@@ -7,6 +7,7 @@ import numpy as np
 
 from prunetrain.analysis import levels as levels_lib
 from prunetrain.analysis import overlap, page, paths, plots, travel, verdict
+from prunetrain.analysis.sections import each
 from prunetrain.errors import InputError
 from prunetrain.runs import barriers
 
@@ -15,137 +16,23 @@ _MOST_PAIRS = 45
 
 def against(runs):
     """Each level's tickets against dense and controls, with intervals."""
-    blocks = []
-    for run in runs:
-        named = f"{run.name}. " if len(runs) > 1 else ""
-        compared = verdict.comparisons(run.rows)
-        if run.verdict.level is None:
-            blocks.append(page.Missing(f"{named}{run.verdict.lines[0]}"))
-            continue
-        names = sorted({name for x in compared for name in x.controls})
-        scale, form = (
-            (100, "{:+.2f}") if compared[0].measure == "accuracy" else (1, "{:+.4g}")
-        )
-        rows = [
-            [
-                str(x.round),
-                f"{100 * x.remaining:.2f}",
-                _gap(x.gap, scale, form),
-                *(_gap(x.controls.get(name), scale, form) for name in names),
-                f"{x.steps / x.dense_steps:.2f}" if x.dense_steps else "",
-            ]
-            for x in compared
-        ]
-        unit = (
-            "points" if compared[0].measure == "accuracy" else "loss, above 0 is lower"
-        )
-        heading = (
-            *("round", "weights left %", f"ticket less dense ({unit})"),
-            *(f"ticket less {name}" for name in names),
-            "early stop ÷ dense's",
-        )
-        caption = (
-            f"{named}Differences of test {compared[0].measure} at early stop: mean "
-            f"[{verdict.LEVEL_OF_CONFIDENCE:.0%} interval], paired by replicate. ▲ and "
-            "▼: 0 lies outside. Of many intervals some miss by chance."
-        )
-        blocks.append(page.Table(caption, heading, rows))
-    return page.Section("Tickets against dense networks and controls", blocks)
+    title = "Tickets against dense networks and controls"
+    return each.of_runs(title, runs, _against)
 
 
 def alike(runs):
     """How much of their masks the tickets of different replicates share."""
-    blocks = []
-    for run in runs:
-        named = f"{run.name}. " if len(runs) > 1 else ""
-        found = _overlaps(run)
-        if not found:
-            why = "masks are compared between replicates, of which it takes two."
-            blocks.append(page.Missing(f"{named}{why}"))
-            continue
-        rows, groups = [], []
-        for round, layers in found.items():
-            groups.append(len(rows))
-            for path, pairs in layers.items():
-                rows.append(_overlap_cells(run, round, path, pairs))
-        heading = (
-            *("layer", "weights left %", "kept by each", "kept by both"),
-            *("by chance", "± deviation", "ratio"),
-        )
-        caption = (
-            f"{named}Weights that the tickets of two replicates have in common, mean "
-            "over pairs, beside what random masks with as many weights in each layer "
-            "would have (hypergeometric). Replicates differ in initial weights and in "
-            "the order of the data, so there is no reason why the same weights of "
-            "hidden layers should stay; of the first layer some inputs matter more. "
-            "Masks of later rounds lie within those of earlier ones."
-        )
-        blocks.append(page.Table(caption, heading, rows, groups=tuple(groups)))
-    return page.Section("Overlap of tickets between replicates", blocks)
+    return each.of_runs("Overlap of tickets between replicates", runs, _alike)
 
 
 def moved(runs):
     """Signs that changed and distance travelled of the surviving weights."""
-    blocks = []
-    for run in runs:
-        named = f"{run.name}. " if len(runs) > 1 else ""
-        try:
-            found = _travels(run)
-        except InputError as error:
-            blocks.append(page.Missing(f"{named}{error}"))
-            continue
-        if not found:
-            why = "checkpoints/ lacks initial weights (older runs wrote none) or final."
-            blocks.append(page.Missing(f"{named}{why}"))
-            continue
-        rows, groups = [], []
-        for round, layers in found.items():
-            groups.append(len(rows))
-            rows += [
-                [
-                    path,
-                    f"{run.remaining(round):.2f}",
-                    f"{statistics.fmean(x.kept for x in each):,.0f}",
-                    f"{100 * statistics.fmean(x.flipped_share for x in each):.2f}",
-                    f"{statistics.fmean(x.distance for x in each):.3g}",
-                    f"{statistics.fmean(x.relative_distance for x in each):.3g}",
-                ]
-                for path, each in layers.items()
-            ]
-        heading = (
-            *("layer", "weights left %", "weights", "signs changed %"),
-            *("distance (L2)", "÷ norm at step 0"),
-        )
-        caption = (
-            f"{named}What training, from step 0 to its last step, did to the weights "
-            "that a level keeps; means over replicates."
-        )
-        blocks.append(page.Table(caption, heading, rows, groups=tuple(groups)))
-    return page.Section("Signs changed and distance travelled", blocks)
+    return each.of_runs("Signs changed and distance travelled", runs, _moved)
 
 
 def effective(runs):
     """Weights on a path from input to output, and dead units."""
-    blocks = []
-    for run in runs:
-        named = f"{run.name}. " if len(runs) > 1 else ""
-        try:
-            rows, groups = _effective_rows(run)
-        except (InputError, ValueError) as error:
-            blocks.append(page.Missing(f"{named}{error}"))
-            continue
-        heading = (
-            *("layer", "weights left %", "kept", "on a path"),
-            *("without a path", "dead units", "of"),
-        )
-        caption = (
-            f"{named}Weights that lie on a path from an input to an output, and "
-            "outputs of each layer (units, channels) that no such weight leads to; "
-            "means over replicates. What has no path can be removed; a dead unit's "
-            "bias may still add a constant."
-        )
-        blocks.append(page.Table(caption, heading, rows, groups=groups))
-    return page.Section("Effective sparsity and dead units", blocks)
+    return each.of_runs("Effective sparsity and dead units", runs, _effective)
 
 
 def instability(runs):
@@ -171,6 +58,108 @@ def instability(runs):
     )
 
 
+def _against(run, named):
+    if run.verdict.level is None:
+        raise InputError(run.verdict.lines[0])
+    compared = verdict.comparisons(run.rows)
+    names = sorted({name for x in compared for name in x.controls})
+    measure = compared[0].measure
+    scale, form, unit = {
+        "accuracy": (100, "{:+.2f}", "points"),
+        "loss": (1, "{:+.4g}", "loss, above 0 is lower"),
+    }[measure]
+    rows = [
+        [
+            str(x.round),
+            f"{100 * x.remaining:.2f}",
+            _gap(x.gap, scale, form),
+            *(_gap(x.controls.get(name), scale, form) for name in names),
+            f"{x.steps / x.dense_steps:.2f}" if x.dense_steps else "",
+        ]
+        for x in compared
+    ]
+    heading = (
+        *("round", "weights left %", f"ticket less dense ({unit})"),
+        *(f"ticket less {name}" for name in names),
+        "early stop ÷ dense's",
+    )
+    caption = (
+        f"{named}Differences of test {measure} at early stop: mean "
+        f"[{verdict.LEVEL_OF_CONFIDENCE:.0%} interval], paired by replicate. ▲ and ▼: "
+        "0 lies outside. Of many intervals some miss by chance."
+    )
+    return page.Table(caption, heading, rows)
+
+
+def _alike(run, named):
+    found = _overlaps(run)
+    if not found:
+        raise InputError(
+            "masks are compared between replicates, of which it takes two."
+        )
+    heading = (
+        *("layer", "weights left %", "kept by each", "kept by both"),
+        *("by chance", "± deviation", "ratio"),
+    )
+    caption = (
+        f"{named}Weights that the tickets of two replicates have in common, mean over "
+        "pairs, beside what random masks with as many weights in each layer would have "
+        "(hypergeometric). Replicates differ in initial weights and in the order of "
+        "the data. Masks of later rounds lie within those of earlier ones."
+    )
+    return _by_round(run, caption, heading, found, _overlap_cells)
+
+
+def _moved(run, named):
+    found = _travels(run)
+    if not found:
+        raise InputError(
+            "checkpoints/ lacks initial weights (older runs wrote none) or final ones."
+        )
+    heading = (
+        *("layer", "weights left %", "weights", "signs changed %"),
+        *("distance (L2)", "÷ norm at step 0"),
+    )
+    caption = (
+        f"{named}What training, from step 0 to its last step, did to the weights that "
+        "a level keeps; means over replicates."
+    )
+    return _by_round(run, caption, heading, found, _travel_cells)
+
+
+def _effective(run, named):
+    try:
+        found = _effective_counts(run)
+    except ValueError as error:
+        raise InputError(str(error)) from error
+    heading = (
+        *("layer", "weights left %", "kept", "on a path"),
+        *("without a path", "dead units", "of"),
+    )
+    caption = (
+        f"{named}Weights that lie on a path from an input to an output, and outputs of "
+        "each layer (units, channels) that no such weight leads to; means over "
+        "replicates. What has no path can be removed; a dead unit's bias may still add "
+        "a constant."
+    )
+    return _by_round(run, caption, heading, found, _effective_cells)
+
+
+def _by_round(run, caption, heading, found, cells):
+    """A table with a line per round and layer.
+
+    Args:
+        found: `{round: {layer: list}}`.
+        cells: from such a list to the cells behind layer and weights left.
+    """
+    rows, groups = [], []
+    for round, layers in found.items():
+        groups.append(len(rows))
+        left = f"{run.remaining(round):.2f}"
+        rows += [[path, left, *cells(of_layer)] for path, of_layer in layers.items()]
+    return page.Table(caption, heading, rows, groups=tuple(groups))
+
+
 def _gap(gap, scale, form):
     if gap is None:
         return ""
@@ -189,8 +178,8 @@ def _overlaps(run):
     """`{round: {layer: [Overlap of each pair]}}` at the chosen levels."""
     found = {}
     for round in (x for x in run.chosen if x):
-        each = [x for r in run.finished(round) if (x := run.masks(r, round))]
-        pairs = list(itertools.combinations(each, 2))[:_MOST_PAIRS]
+        every = [x for r in run.finished(round) if (x := run.masks(r, round))]
+        pairs = list(itertools.combinations(every, 2))[:_MOST_PAIRS]
         layers = {}
         for first, second in pairs:
             masks = ([mask for _, mask in x] for x in (first, second))
@@ -203,19 +192,18 @@ def _overlaps(run):
     return found
 
 
-def _overlap_cells(run, round, path, pairs):
-    both, expected, deviation = (
+def _overlap_cells(pairs):
+    kept, both, expected, deviation = (
         statistics.fmean(getattr(x, name) for x in pairs)
-        for name in ("both", "expected", "deviation")
+        for name in ("kept_first", "both", "expected", "deviation")
     )
+    ratio = f"{both / expected:.2f}" if expected else ""
     return [
-        path,
-        f"{run.remaining(round):.2f}",
-        f"{statistics.fmean(x.kept_first for x in pairs):,.0f}",
+        f"{kept:,.0f}",
         f"{both:,.1f}",
         f"{expected:,.1f}",
         f"{deviation:,.1f}",
-        f"{both / expected:.2f}" if expected else "",
+        ratio,
     ]
 
 
@@ -238,34 +226,39 @@ def _travels(run):
     return {round: found[round] for round in sorted(found)}
 
 
-def _effective_rows(run):
-    pruned, rows, groups = run.pruned, [], []
-    axes = paths.output_axes(pruned)
+def _travel_cells(travels):
+    kept, flipped, distance, relative = (
+        statistics.fmean(getattr(x, name) for x in travels)
+        for name in ("kept", "flipped_share", "distance", "relative_distance")
+    )
+    return [
+        f"{kept:,.0f}",
+        f"{100 * flipped:.2f}",
+        f"{distance:.3g}",
+        f"{relative:.3g}",
+    ]
+
+
+def _effective_counts(run):
+    """`{round: {layer: [(kept, on a path, dead units, units) of each replicate]}}`."""
+    axes, found = paths.output_axes(run.pruned), {}
     for round in run.chosen:
-        layers = {}
-        for replicate in run.finished(round):
-            pairs = run.masks(replicate, round)
-            if not pairs:
-                continue
+        every = [x for r in run.finished(round) if (x := run.masks(r, round))]
+        for pairs in every:
             masks = [mask for _, mask in pairs]
-            alive = paths.effective_masks(pruned, masks)
+            alive = paths.effective_masks(run.pruned, masks)
+            dead = paths.dead_units(alive, axes)
             units = paths.dead_units([np.zeros_like(mask) for mask in masks], axes)
-            for (path, mask), left, dead, all in zip(
-                pairs, alive, paths.dead_units(alive, axes), units, strict=True
-            ):
-                counts = int(mask.sum()), int(left.sum()), dead, all
-                layers.setdefault(path, []).append(counts)
-        groups.append(len(rows))
-        for path, counts in layers.items():
-            kept, left, dead, all = map(statistics.fmean, zip(*counts, strict=True))
-            rows.append(
-                [
-                    *(path, f"{run.remaining(round):.2f}", f"{kept:,.0f}"),
-                    *(f"{left:,.0f}", f"{kept - left:,.1f}", f"{dead:,.1f}"),
-                    f"{all:,.0f}",
-                ]
-            )
-    return rows, tuple(groups)
+            counts = [[int(x.sum()) for x in part] for part in (masks, alive)]
+            for (path, _), *numbers in zip(pairs, *counts, dead, units, strict=True):
+                found.setdefault(round, {}).setdefault(path, []).append(numbers)
+    return found
+
+
+def _effective_cells(counts):
+    kept, left, dead, units = map(statistics.fmean, zip(*counts, strict=True))
+    cells = [f"{kept:,.0f}", f"{left:,.0f}", f"{kept - left:,.1f}"]
+    return [*cells, f"{dead:,.1f}", f"{units:,.0f}"]
 
 
 def _barriers(run):

@@ -11,7 +11,6 @@ import contextlib
 import dataclasses
 import os
 import pathlib
-import statistics
 import tempfile
 import time
 
@@ -21,7 +20,7 @@ from prunetrain import lab as labs
 from prunetrain.lazy import tf
 
 _SHORT, _LONG = 10, 110
-_REPEATS = 5
+_REPEATS = 7
 _SECONDS = 0.5
 # Of the masked step's time to the dense one's, from which on something is wrong.
 _MOST_RATIO = 1.15
@@ -39,7 +38,8 @@ class Check:
         traces: how often the loop was traced.
         programs, more_programs: XLA's programs, until the first dispatch was done and
             in later ones.
-        masked_ms, dense_ms: milliseconds a step, medians.
+        masked_ms, dense_ms: milliseconds a step, the fastest of some turns: other work
+            on the machine only adds to it.
         holds: whether every pruned weight is 0 at the end.
     """
 
@@ -67,7 +67,11 @@ class Check:
             (self.reads > 0, "Python reads numbers within a dispatch"),
             (self.traces != 1, f"the loop was traced {self.traces} times, not once"),
             (self.more_programs > 0, "programs are compiled after the first dispatch"),
-            (self.ratio > _MOST_RATIO, f"masks cost {self.ratio - 1:.0%} of a step"),
+            (
+                self.ratio > _MOST_RATIO,
+                f"masks cost {self.ratio - 1:.0%} of a step (repeat it if other work "
+                "was going on)",
+            ),
             (not self.holds, "a pruned weight is not 0"),
         ]
         return [text for is_so, text in found if is_so]
@@ -228,7 +232,7 @@ def _is_copy(name):
 
 
 def _milliseconds(loops):
-    """Medians of a step of each loop, taken in turns."""
+    """Milliseconds a step of each loop, the fastest of some turns."""
     began = time.perf_counter()
     _run(loops[0], _SHORT), _run(loops[0], _SHORT)
     each = (time.perf_counter() - began) / (2 * _SHORT)
@@ -239,7 +243,7 @@ def _milliseconds(loops):
             began = time.perf_counter()
             _run(loop, num_steps)
             found.append(time.perf_counter() - began)
-    return [1000 * statistics.median(x) / num_steps for x in seconds]
+    return [1000 * min(x) / num_steps for x in seconds]
 
 
 def _devices(lab):

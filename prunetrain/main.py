@@ -102,6 +102,9 @@ def main(argv=None):
         experiment.run(config, directory, start=start)
         if not strategies.follows(config.strategy):
             analysis.print_results(directory.path)
+            if config.only:
+                whole = shlex.quote(config.workdir)
+                print(f"A part of {whole}; to join them: prunetrain merge {whole}")
         return 0
     except ConfigError as error:
         return _fail(2, f"--{error.field}={error.received}: {error.rule}. {see}")

@@ -195,6 +195,14 @@ def test_what_is_no_part_is_told(only, fragments):
         pt.Config(**{**SETTINGS, "only": only})
 
 
+def test_a_finished_part_says_how_to_join_them(tmp_path, capsys):
+    words = [f"--{name}={value}" for name, value in SETTINGS.items()]
+    words += ["--only=0:ticket", f"--workdir={tmp_path}"]
+    assert main.main(["prunetrain", *words]) == 0
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last == f"A part of {tmp_path}; to join them: prunetrain merge {tmp_path}"
+
+
 def test_a_part_needs_a_folder_in_common(capsys):
     assert main.main(["prunetrain", "--only=0"]) == 2
     assert "--only=0: needs a --workdir" in capsys.readouterr().err

@@ -108,6 +108,7 @@ def test_large_masks_are_drawn_as_shares_of_blocks():
 def test_without_tensorboard_the_remedy_is_told_and_no_folder_made(
     tmp_path, monkeypatch, capsys
 ):
+    tiny.register(monkeypatch)
     find = importlib.util.find_spec
     monkeypatch.setattr(
         importlib.util, "find_spec", lambda x: None if x == "tensorboard" else find(x)
